@@ -36,62 +36,62 @@ if TYPE_CHECKING:
 
 #: Lines of a failed job's output that are shown; the end of it names the error.
 _OUTPUT_LINES = 20
-#: An error of the plugin repeats the end of its stderr or stdout after this text.
-_TAIL = "; {} ends with: "
-#: Seconds to wait for an answer about failed attempts: the end of the job must not be reported late.
+#: After this text, an error of the plugin quotes the end of its stderr or stdout.
+_QUOTE_START = "; {} ends with: "
+#: Seconds to wait for a response about failed attempts: the end of the job must not be reported late.
 _PROGRESS_TIMEOUT = 5.0
 _MINUTE = 60
-#: More executions than a job can have, so that the response has no ended ones.
-_ALL = 1 << 31
+#: Higher than the number of any execution: the response has no executions then, only output.
+_AFTER_ALL_EXECUTIONS = 1 << 31
 _NO_FIELDS: Mapping[str, JsonValue] = {}
 
 
 class SubmittedJob(NamedTuple):
-    """A job that was submitted, and waited for."""
+    """A job after its submission and the wait for its end."""
 
     job: Document
     #: The response to its submission.
-    submitted: Document
-    #: Whether a daemon continues with it.
+    submission: Document
+    #: Whether a daemon runs the job, and continues with it if it has not ended.
     daemon_runs: bool
-    #: `signal` or `timeout` if that ended the run in this process early.
+    #: `signal` or `timeout` if one of these stopped the job in this process.
     stopped: str | None = None
 
 
 def result_without_waiting(
     invocation: Invocation, fields: Mapping[str, JsonValue] = _NO_FIELDS
 ) -> CommandResult | None:
-    """The result of --dry-run or --no-wait; None without these options.
+    """Return the result of --dry-run or --no-wait; None without these options.
 
-    UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait.
+    Raises UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait.
     """
     if invocation.switch("dry_run"):
         planned = request(invocation, fields={**invocation.request_fields(), **fields})
         is_run = "pipeline" in planned
-        what = (
+        target = (
             f"the pipeline {planned['pipeline']}" if is_run else f"{planned['plugin']} {planned['command']}"
         )
         if "rerun_of" in planned:
-            what += f" again, with the input of {planned['rerun_of']}"
-            what += f" ({planned['note']})" if "note" in planned else ""
-        return CommandResult(planned, f"Would run {what}.")
+            target += f" again, with the input of {planned['rerun_of']}"
+            target += f" ({planned['note']})" if "note" in planned else ""
+        return CommandResult(planned, f"Would run {target}.")
     timeout = invocation.duration("timeout")
     if timeout is not None and not timeout:
         raise UsageError("--timeout must be greater than 0", hint="such as --timeout 30s")
     if not invocation.switch("no_wait"):
         return None
     advice = "Start it with `ductile system start`, or leave out --no-wait to run it here."
-    submitted = request_daemon(invocation, fields={**invocation.request_fields(), **fields}, advice=advice)
-    return CommandResult(submitted, submitted["job_id"])
+    submission = request_daemon(invocation, fields={**invocation.request_fields(), **fields}, advice=advice)
+    return CommandResult(submission, submission["job_id"])
 
 
 def run_and_show(
-    invocation: Invocation, what: str, fields: Mapping[str, JsonValue] = _NO_FIELDS
+    invocation: Invocation, title: str, fields: Mapping[str, JsonValue] = _NO_FIELDS
 ) -> CommandResult:
     """Run the job or pipeline run of this command and return its result. `fields` are added to the request.
 
-    On a terminal, or with --follow, standard error shows what it prints meanwhile; ended steps of a run are
-    shown if the result goes to a terminal.
+    `title` names the job while the command waits. On a terminal, or with --follow, standard error shows the
+    output of the job meanwhile; ended steps of a run are shown if the result goes to a terminal.
     """
     import sys
     from time import monotonic
@@ -100,57 +100,63 @@ def run_and_show(
     from ductile.cli.live_output import LiveOutputPrinter, job_label, step_label
 
     terminal = sys.stderr.isatty()
-    follows = invocation.switch("follow") or (terminal and not invocation.json)
+    shows_output = invocation.switch("follow") or (terminal and not invocation.json)
     connection = connect_to_daemon(invocation)
     if connection is None:
         from ductile.struct import to_builtins
 
-        with show_waiting(invocation, what) as line:
+        with show_waiting(invocation, title) as line:
             submitted_ids: list[str] = []
 
             def label(piece: Document) -> str | None:
-                """Only the output of jobs that this one leads to, which run here too, has a label."""
+                """Return None for the submitted job; the jobs that it leads to have a label."""
                 if piece["job_id"] in submitted_ids:
                     return None
                 return step_label(piece) if piece["run_id"] in submitted_ids else job_label(piece)
 
             output = LiveOutputPrinter(line.write, terminal=terminal, label=label)
-            ran = run_in_process(
+            submitted = run_in_process(
                 invocation,
                 lambda job: _print_step(invocation, job, line),
-                (lambda piece: output.show([to_builtins(piece)])) if follows else None,
-                added=fields,
+                (lambda piece: output.show([to_builtins(piece)])) if shows_output else None,
+                extra_fields=fields,
                 on_submitted=submitted_ids.append,
             )
-        return job_result(ran, output_shown=follows, result_shown=_result_shown(invocation, ran.job, output))
-    values = {**invocation.request_fields(), **fields, "follow": follows}
-    submitted = exchange(invocation, connection, fields=values)
-    job_id = str(submitted["job_id"])
+        return _result_beside_output(invocation, submitted, output, output_shown=shows_output)
+    values = {**invocation.request_fields(), **fields, "follow": shows_output}
+    submission = exchange(invocation, connection, fields=values)
+    job_id = str(submission["job_id"])
     progress = RetryProgress(invocation, job_id)
-    poll = None if "pipeline" in submitted else progress.poll
-    with show_waiting(invocation, f"{what}, job {job_id}", poll) as line, hint_on_interrupt(job_id):
+    poll = None if "pipeline" in submission else progress.poll
+    with show_waiting(invocation, f"{title}, job {job_id}", poll) as line, hint_on_interrupt(job_id):
         output = LiveOutputPrinter(line.write, terminal=terminal, label=step_label)
         timeout = invocation.duration("timeout")
         deadline = None if timeout is None else monotonic() + timeout.total_seconds()
-        if "pipeline" in submitted:
-            if follows or _shows_steps(invocation):
-                _follow_run(invocation, job_id, line, output if follows else None, deadline)
-        elif follows:
+        if "pipeline" in submission:
+            if shows_output or _shows_steps(invocation):
+                _follow_run(invocation, job_id, line, output if shows_output else None, deadline)
+        elif shows_output:
             _follow_job(invocation, job_id, output, deadline)
-        ran = wait_for(invocation, submitted, deadline)
+        submitted = wait_for(invocation, submission, deadline)
     if not invocation.json and poll is not None:
-        for text in progress.lines(ran.job):
+        for text in progress.lines(submitted.job):
             print(text, file=sys.stderr)
-    return job_result(ran, output_shown=follows, result_shown=_result_shown(invocation, ran.job, output))
+    return _result_beside_output(invocation, submitted, output, output_shown=shows_output)
 
 
-def _result_shown(invocation: Invocation, job: Document, output: LiveOutputPrinter) -> bool:
-    """Whether the terminal shows the result already: the stdout of a script, as it was printed."""
+def _result_beside_output(
+    invocation: Invocation, submitted: SubmittedJob, output: LiveOutputPrinter, *, output_shown: bool
+) -> CommandResult:
+    """Return the result of the job, without one that the terminal shows already, as stdout of a script."""
     import sys
 
-    if invocation.json or not (invocation.out.isatty() and sys.stderr.isatty()):
-        return False
-    return output.has_shown_all(job["job_id"], job["execution"], "stdout")
+    job, one_terminal = submitted.job, invocation.out.isatty() and sys.stderr.isatty()
+    result_shown = (
+        one_terminal
+        and not invocation.json
+        and output.has_shown_all(job["job_id"], job["execution"], "stdout")
+    )
+    return job_result(submitted, output_shown=output_shown, result_shown=result_shown)
 
 
 def _shows_steps(invocation: Invocation) -> bool:
@@ -158,7 +164,7 @@ def _shows_steps(invocation: Invocation) -> bool:
 
 
 def _time_left(deadline: float | None) -> str | None:
-    """The time until the deadline as the operations read it; `0ms` if it has passed."""
+    """Return the time until the deadline, as operations read it: `0ms` after it, None without one."""
     from time import monotonic
 
     return None if deadline is None else f"{max(0, round((deadline - monotonic()) * 1000))}ms"
@@ -167,11 +173,11 @@ def _time_left(deadline: float | None) -> str | None:
 def _follow_job(
     invocation: Invocation, job_id: str, output: LiveOutputPrinter, deadline: float | None
 ) -> None:
-    """Show what the job prints until it has ended, the time is up, or the daemon stops."""
+    """Show the output of the job until it has ended, the time is up, or the daemon stops."""
     position = 0
-    while (left := _time_left(deadline)) != "0ms":
-        fields: JsonObject = {"job_id": job_id, "after": position, "executions": _ALL}
-        update = _follow_once(invocation, "job.follow", fields, left)
+    while (time_left := _time_left(deadline)) != "0ms":
+        fields: JsonObject = {"job_id": job_id, "after": position, "executions": _AFTER_ALL_EXECUTIONS}
+        update = _follow_once(invocation, "job.follow", fields, time_left)
         if update is None:
             return
         output.show(update["output"])
@@ -187,21 +193,21 @@ def _follow_run(
     output: LiveOutputPrinter | None,
     deadline: float | None,
 ) -> None:
-    """Show what steps print, and each step as it ends, until the run is over or the daemon stops."""
+    """Show output and ended steps until the run has ended, the time is up, or the daemon stops."""
     ended_ids: list[str] = []
     position = 0
-    while (left := _time_left(deadline)) != "0ms":
+    while (time_left := _time_left(deadline)) != "0ms":
         fields: JsonObject = {
             "job_id": run_id,
             "known": len(ended_ids),
             "live": output is not None,
             "position": position,
         }
-        update = _follow_once(invocation, "pipeline.follow", fields, left)
+        update = _follow_once(invocation, "pipeline.follow", fields, time_left)
         if update is None:
             return
         if output is not None:
-            output.show(update.get("live_output", ()))  # absent in answers of an older daemon
+            output.show(update.get("live_output", ()))  # absent in responses of an older daemon
         position = update.get("position", 0)
         for job in update["ended"]:
             if job["job_id"] not in ended_ids:
@@ -212,12 +218,12 @@ def _follow_run(
 
 
 def _follow_once(
-    invocation: Invocation, operation: str, fields: JsonObject, left: str | None
+    invocation: Invocation, operation: str, fields: JsonObject, time_left: str | None
 ) -> Document | None:
-    """One request of a follower. None from a daemon that cannot: an older one, or one that has gone."""
+    """Return one response about a job in progress; None if the daemon has stopped or is too old for it."""
     try:
         return request_daemon(
-            invocation, operation, fields | {"timeout": left or FOLLOW_TIMEOUT}, timeout=None
+            invocation, operation, fields | {"timeout": time_left or FOLLOW_TIMEOUT}, timeout=None
         )
     except (DaemonNotRunningError, StoreBusyError, UsageError):
         return None
@@ -227,16 +233,16 @@ def _print_step(invocation: Invocation, job: JsonObject, line: WaitingLine) -> N
     if job["step"] is None or not _shows_steps(invocation):
         return
     console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
-    what = f"{job['step']}  {job['plugin']} {job['command']}"
-    text = f"{console.style('dim', '·')} {printable(what)}  {fmt.status(str(job['status']), console)}"
+    name = f"{job['step']}  {job['plugin']} {job['command']}"
+    text = f"{console.style('dim', '·')} {printable(name)}  {fmt.status(str(job['status']), console)}"
     if error := fmt.informative_error(job):
         text += f"  {one_line(error)}"
     line.print(text, invocation.out)
 
 
-def wait_for(invocation: Invocation, submitted: Document, deadline: float | None = None) -> SubmittedJob:
-    """The job when it has ended, or at the deadline."""
-    job_id = str(submitted["job_id"])
+def wait_for(invocation: Invocation, submission: Document, deadline: float | None = None) -> SubmittedJob:
+    """Return the job when it has ended, or at the deadline."""
+    job_id = str(submission["job_id"])
     fields: JsonObject = {"job_id": job_id, "timeout": _time_left(deadline)}
     try:
         job = request_daemon(invocation, "job.wait", fields, timeout=None)
@@ -245,12 +251,12 @@ def wait_for(invocation: Invocation, submitted: Document, deadline: float | None
         error.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
         error.details["job_id"] = job_id
         raise
-    return SubmittedJob(job, submitted, daemon_runs=True)
+    return SubmittedJob(job, submission, daemon_runs=True)
 
 
 @contextmanager
 def hint_on_interrupt(job_id: str) -> Iterator[None]:
-    """Name the job after Ctrl-C, which ends the waiting but not the job."""
+    """Add a hint at the job to KeyboardInterrupt: Ctrl-C ends the waiting but not the job."""
     try:
         yield
     except KeyboardInterrupt:
@@ -266,20 +272,21 @@ def run_in_process(
     *,
     operation: str | None = None,
     fields: JsonObject | None = None,
-    added: Mapping[str, JsonValue] = _NO_FIELDS,
+    extra_fields: Mapping[str, JsonValue] = _NO_FIELDS,
     on_submitted: Callable[[str], None] = lambda _job_id: None,
 ) -> SubmittedJob:
-    """Submit the job of this command, or of `operation`, and run it here, with the jobs it leads to.
+    """Submit the job of this command, or of `operation`, and run it here, with the jobs that it leads to.
 
-    With `fields` for its request, --timeout is one of them and does not limit the time here.
+    The request has `fields`, or else those of the command line and `extra_fields`. With `fields`, --timeout
+    is one of them and does not limit the time here.
     """
     import asyncio
 
     from ductile.offline import run_offline
 
     limit = invocation.duration("timeout") if fields is None else None
-    fields = {**invocation.request_fields(), **added} if fields is None else fields
-    ran = asyncio.run(
+    fields = {**invocation.request_fields(), **extra_fields} if fields is None else fields
+    offline_run = asyncio.run(
         run_offline(
             invocation.config,
             invocation.environ,
@@ -291,34 +298,40 @@ def run_in_process(
             on_submitted=on_submitted,
         )
     )
-    return SubmittedJob(ran.job, ran.submitted, daemon_runs=False, stopped=ran.stopped)
+    return SubmittedJob(
+        offline_run.job, offline_run.submitted, daemon_runs=False, stopped=offline_run.stopped
+    )
 
 
 class RetryProgress:
-    """Lines about failed attempts of a job that are followed by another one, each shown once."""
+    """Reports each failed attempt of a job once, if the job is retried."""
 
     def __init__(self, invocation: Invocation, job_id: str) -> None:
         self._invocation = invocation
         self._job_id = job_id
-        self._shown = 0
+        #: The number of the last execution that was reported.
+        self._last_execution = 0
 
     def poll(self) -> list[str]:
-        """Lines for the attempts since the last call; none if the daemon does not answer."""
+        """Return lines for the attempts since the last call; none if the daemon does not answer."""
         fields: JsonObject = {"job_id": self._job_id}
         try:
-            # The row first, which is small; the job's input and result may be large.
+            # `job.list` comes first: the response of `job.show` has the input and result, which may be large.
             response = request_daemon(self._invocation, "job.list", fields, timeout=_PROGRESS_TIMEOUT)
-            if all(job["execution"] <= self._shown or job["status"] == "running" for job in response["jobs"]):
+            if all(
+                job["execution"] <= self._last_execution or job["status"] == "running"
+                for job in response["jobs"]
+            ):
                 return []
             return self.lines(request_daemon(self._invocation, "job.show", fields, timeout=_PROGRESS_TIMEOUT))
         except DuctileError:
             return []
 
     def lines(self, job: Document) -> list[str]:
-        """Lines for the attempts of this job that have not been shown yet."""
-        new = [row for row in job["executions"] if row["execution"] > self._shown]
-        self._shown = max((row["execution"] for row in new), default=self._shown)
-        # Executions that a stop interrupted or a crash orphaned did not fail.
+        """Return lines for the attempts of this job that were not reported yet."""
+        new = [row for row in job["executions"] if row["execution"] > self._last_execution]
+        self._last_execution = max((row["execution"] for row in new), default=self._last_execution)
+        # An execution that a stop interrupted or a crash orphaned is no failed attempt.
         failed = [
             row for row in new if row["job_status"] == "queued" and row["status"] in ("failed", "timed_out")
         ]
@@ -339,27 +352,27 @@ def _attempt_line(row: Document, job: Document) -> str:
     return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
 
 
-def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = False) -> CommandResult:
-    """The result of a job that succeeded; the error of one that did not, and an exit status by its status.
+def job_result(submitted: SubmittedJob, *, output_shown: bool, result_shown: bool = False) -> CommandResult:
+    """Return the result of a job that succeeded; for another job its error, and an exit status for it.
 
-    Without the result if the terminal shows it already.
+    The result is left out if the terminal shows it already.
     """
-    job, deduplicated = ran.job, bool(ran.submitted["deduplicated"])
+    job, deduplicated = submitted.job, bool(submitted.submission["deduplicated"])
     data = job | {"deduplicated": deduplicated}
     notes: list[Callable[[Console], str]] = []
-    if submission_note := ran.submitted.get("note"):
+    if submission_note := submitted.submission.get("note"):
         notes.append(lambda console: console.hint(f"note: {submission_note}"))
 
     def note(console: Console) -> str:
         return "\n".join(render(console) for render in notes)
 
     if job["status"] != "succeeded":
-        # Not ended is not failed: a script that retries on failure would start the job twice. Without a
-        # daemon and not stopped, its attempt here failed, and no process retries it.
-        pending = job["status"] not in fmt.TERMINAL_STATUSES and (ran.daemon_runs or ran.stopped)
-        status = Exit.INTERRUPTED if ran.stopped == "signal" else Exit.TRY_AGAIN
+        # A job that has not ended has not failed: a script that retries on failure would start it twice. But
+        # if its attempt failed in this process, no process retries it, so this counts as a failure.
+        pending = job["status"] not in fmt.TERMINAL_STATUSES and (submitted.daemon_runs or submitted.stopped)
+        status = Exit.INTERRUPTED if submitted.stopped == "signal" else Exit.TRY_AGAIN
         notes.append(
-            lambda console: _failure_text(ran, console, with_output=deduplicated or not output_shown)
+            lambda console: _failure_text(submitted, console, with_output=deduplicated or not output_shown)
         )
         return CommandResult(data, exit_status=status if pending else Exit.FAILURE, note=note)
     if deduplicated:
@@ -371,7 +384,7 @@ def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = Fa
         notes.append(duplicate)
 
     def text(console: Console) -> str:
-        """The plugin's `result`, or its whole response without one. Escaped for a terminal."""
+        """Return the plugin's `result`, or its whole response without one. Escaped for a terminal."""
         result: dict[str, Any] = job["result"] or {}
         text = fmt.value(result.get("result", result))
         return text if console.width is None else printable(text)
@@ -379,28 +392,28 @@ def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = Fa
     return CommandResult(data, None if result_shown else text, note=note if notes else None)
 
 
-def _failure_text(ran: SubmittedJob, console: Console, *, with_output: bool) -> str:
-    job = ran.job
+def _failure_text(submitted: SubmittedJob, console: Console, *, with_output: bool) -> str:
+    job = submitted.job
     ended = job["status"] in fmt.TERMINAL_STATUSES
     status = f"{'is ' if job['status'] == 'dead' else ''}{job['status']}"
     if not ended:
         status = f"has not ended: it is {job['status']}"
     first = f"{console.style('red', 'error:')} {job['plugin']} {job['command']} {status} ({job['reason']})"
-    printed = {"stdout": (job["result"] or {}).get("stdout"), "stderr": job["stderr"]}
+    outputs = {"stdout": (job["result"] or {}).get("stdout"), "stderr": job["stderr"]}
     if error := fmt.informative_error(job):
-        # Without the end of the output, which follows below.
-        for name, text in printed.items():
-            error = error.partition(_TAIL.format(name))[0] if text else error
+        # The quoted end of the output is left out: the output follows below.
+        for name, text in outputs.items():
+            error = error.partition(_QUOTE_START.format(name))[0] if text else error
         first += f": {indent_continuation(error)}"
     lines = [first]
-    for name, text in printed.items():
+    for name, text in outputs.items():
         if text and with_output:
             last_lines = text.rstrip("\n").split("\n")[-_OUTPUT_LINES:]
             lines += [console.style("bold", f"{name}:"), fmt.indent("\n".join(last_lines))]
     job_id = job["job_id"]
     if ended:
         hint = f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"
-    elif ran.daemon_runs:
+    elif submitted.daemon_runs:
         hint = f"ductile job wait {job_id}"
     else:
         when = f" at {fmt.moment(job['next_retry_at'], console)}" if job["next_retry_at"] else ""
@@ -413,10 +426,10 @@ def _failure_text(ran: SubmittedJob, console: Console, *, with_output: bool) -> 
 
 @contextmanager
 def hint_reload(invocation: Invocation, find: Callable[[Snapshot], object]) -> Iterator[None]:
-    """Improve the hint of a NotFoundError by looking for the same thing in the configuration on disk.
+    """Improve the hint of a NotFoundError by looking for the plugin or pipeline in the configuration on disk.
 
-    `find` raises as the operation does if the configuration does not have it. Without a daemon the operation
-    has read the same configuration, so the error stays as it is.
+    `find` raises the error of the operation if the configuration does not have it. Without a daemon the
+    operation has read the same configuration, so the error does not change.
     """
     try:
         yield
