@@ -150,7 +150,7 @@ def _action(before: str, action: Action) -> str:
     if action.options:
         parts.append(_options(action.options))
     if action.examples:
-        lines = [line for each in action.examples for line in (f"# {each.does}", each.line)]
+        lines = [line for each in action.examples for line in (f"# {each.purpose}", each.line)]
         parts.append("\n".join(["```sh", *lines, "```"]))
     return "\n\n".join(parts)
 

@@ -1,5 +1,5 @@
-"""The command line: reads arguments, calls operations, shows what they answer. No rules live here.
+"""The command line: reads arguments, calls operations, shows their responses. No rules live here.
 
-`commands` is the table of everything there is; `main` finds the row, imports the one module that it
-names and calls the function there.
+`command_table` names every command and its module; `main` has the command line parsed, imports the one module
+that declares the command and calls its function.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def single_request(invocation: Invocation, argument: str, field: str) -> Document:
-    """The request to change the item that an argument names. UsageError if filters are given as well."""
+    """Return the request to change the item that an argument names. Raises UsageError with filters."""
     filters = {
         option.flags[-1]
         for option in invocation.action.options
@@ -32,35 +32,38 @@ def single_request(invocation: Invocation, argument: str, field: str) -> Documen
 
 
 def change_result(
-    done: Document, words: tuple[str, str], table: Callable[[Document, Console], str]
+    response: Document, titles: tuple[str, str], table: Callable[[Document, Console], str]
 ) -> CommandResult:
-    """The result of a change of all that match: counts, refusals, and how to go on.
+    """Return the result of a change of all that match: counts, refusals, and how to continue.
 
-    `words` begin the first line: those of a change, and those of a dry run. Exit status 1 if
-    some were refused.
+    `titles` begin the first line: those of a change, and those of a dry run. `table` renders the matching
+    rows. Exit status 1 if some were refused.
     """
     from ductile.errors import Exit
 
-    dry_run = bool(done.get("dry_run"))
-    status = Exit.FAILURE if done["refused"] or done["stopped"] else Exit.OK
+    dry_run = bool(response.get("dry_run"))
+    status = Exit.FAILURE if response["refused"] or response["stopped"] else Exit.OK
 
     def text(console: Console) -> str:
-        if not done["matched"]:
+        if not response["matched"]:
             return "Nothing matches."
-        lines = [f"{words[dry_run]} {done['changed']} of {done['matched']}."]
-        if dry_run and (rows := table(done, console)):
+        lines = [f"{titles[dry_run]} {response['changed']} of {response['matched']}."]
+        if dry_run and (rows := table(response, console)):
             lines += ["", rows]
-            if (row_count := rows.count("\n")) < done["changed"]:
-                lines.append(f"and {done['changed'] - row_count} more")
-        if done["refused"]:
-            lines += ["", f"{'Would be refused' if dry_run else 'Refused'}: {done['refused']}"]
-            lines += [f"  {row['id']}  {one_line(row['message'])}" for row in done["refusals"]]
-            if (more := done["refused"] - len(done["refusals"])) > 0:
+            if (row_count := rows.count("\n")) < response["changed"]:
+                lines.append(f"and {response['changed'] - row_count} more")
+        if response["refused"]:
+            lines += ["", f"{'Would be refused' if dry_run else 'Refused'}: {response['refused']}"]
+            lines += [f"  {row['id']}  {one_line(row['message'])}" for row in response["refusals"]]
+            if (more := response["refused"] - len(response["refusals"])) > 0:
                 lines.append(f"  and {fmt.count(more, 'other')}")
-        if done["stopped"]:
-            lines += ["", f"Stopped early: {done['stopped']}. The same command again continues."]
-        elif done["remaining"]:
-            lines += ["", f"{done['remaining']} more match: the same command again continues, or --limit."]
+        if response["stopped"]:
+            lines += ["", f"Stopped early: {response['stopped']}. The same command again continues."]
+        elif response["remaining"]:
+            lines += [
+                "",
+                f"{response['remaining']} more match: the same command again continues, or --limit.",
+            ]
         return "\n".join(lines)
 
-    return CommandResult(done, text, exit_status=status)
+    return CommandResult(response, text, exit_status=status)

@@ -1,5 +1,5 @@
-"""How a command reaches an operation: through the running daemon's socket, or else in the store itself; with
---url over HTTP.
+"""How a command reaches an operation: over the socket of the running daemon, or in the store without one;
+with --url over HTTP.
 
 Help imports this module and needs none of what its functions import. A request to a running daemon has to be
 quick: it imports neither asyncio nor the configuration.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 #: The response of an operation, decoded from JSON.
 Document: TypeAlias = dict[str, Any]
 
-#: To the daemon of this machine, or to one elsewhere.
+#: A connection to the daemon of this machine, or to one on another machine.
 Connection: TypeAlias = "socket.socket | RemoteDaemon"
 
-#: Seconds to wait for an answer of the daemon.
+#: Seconds to wait for a response of the daemon.
 DAEMON_TIMEOUT = 60.0
-#: One request of a command that follows. A new request after this time notices a daemon that died.
+#: The longest that one request for new rows waits. The request after it fails if the daemon has died.
 FOLLOW_TIMEOUT = "60s"
 
 
@@ -39,7 +39,7 @@ def request(
 ) -> Document:
     """Run an operation in the daemon; if none runs, in the store, under its lock.
 
-    Without `operation` and `fields` they are those of the command, as they were given on the command line.
+    Without `operation`, it is that of the command; without `fields`, they are those of the command line.
     """
     connection = connect_to_daemon(invocation)
     if connection is not None:
@@ -55,10 +55,10 @@ def request_daemon(
     timeout: float | None = DAEMON_TIMEOUT,
     advice: str | None = None,
 ) -> Document:
-    """Run an operation in the daemon. DaemonNotRunningError, with this advice, if none runs; StoreBusyError
-    if one has the store and does not listen.
+    """Run an operation in the daemon. A `timeout` of None waits without a limit.
 
-    A `timeout` of None waits without a limit.
+    Raises DaemonNotRunningError, with `advice` as its hint, if no daemon runs; StoreBusyError if a daemon has
+    locked the store and does not listen.
     """
     connection = connect_to_daemon(invocation)
     if connection is not None:
@@ -86,35 +86,36 @@ def follow(
     after: int,
     live: bool = False,
 ) -> Iterator[Document]:
-    """Responses of the daemon with the rows after a `seq`, as they come, until it stops. With `live` they
-    also have what running jobs print.
+    """Yield responses of the daemon with new rows (their `seq` is above `after`) until the daemon stops.
+
+    With `live`, the responses also have the output of running jobs.
     """
     from ductile.errors import DaemonNotRunningError, StoreBusyError
 
-    position, answered = 0 if live else None, False
+    position, has_answered = 0 if live else None, False
     while True:
-        fields_sent: dict[str, JsonValue] = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
+        values: dict[str, JsonValue] = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
         if position is not None:
-            fields_sent |= {"live": True, "position": position or None}
+            values |= {"live": True, "position": position or None}
         try:
-            update = request_daemon(invocation, operation, fields_sent, timeout=None)
+            update = request_daemon(invocation, operation, values, timeout=None)
         except (DaemonNotRunningError, StoreBusyError) as error:
-            # The daemon stopped between two requests, or has closed its store and is about to.
+            # The daemon stopped between two requests, or has closed its store and is about to stop.
             has_stopped = isinstance(error, DaemonNotRunningError) or "store is clos" in error.message
-            if not (answered and has_stopped):
+            if not (has_answered and has_stopped):
                 raise
             return
-        answered = True
+        has_answered = True
         yield update
         if position is not None:
-            position = update.get("position", 0)  # absent in answers of an older daemon
+            position = update.get("position", 0)  # absent in responses of an older daemon
         after = max((row["seq"] for row in update[rows]), default=after)
         if update["stopping"]:
             return
 
 
 def request_if_available(invocation: Invocation, operation: str, fields: JsonObject) -> Document | None:
-    """Run an operation for additional information: None without a daemon and a store, or on an error."""
+    """Return additional information from an operation; None without a daemon and a store, or on an error."""
     from ductile.errors import DuctileError
 
     try:
@@ -156,7 +157,7 @@ def _request_store(invocation: Invocation, operation: str, fields: JsonObject, *
 
 
 def request_unsealed(invocation: Invocation, operation: str, fields: JsonObject) -> Document:
-    """As `request`, for an operation that only reads: without a daemon, the seal need not be intact."""
+    """Run an operation as `request` does. It only reads: without a daemon, the seal need not be intact."""
     connection = connect_to_daemon(invocation)
     if connection is not None:
         return exchange(invocation, connection, operation, fields)
@@ -166,15 +167,15 @@ def request_unsealed(invocation: Invocation, operation: str, fields: JsonObject)
 
 
 def _fields(invocation: Invocation, fields: Mapping[str, JsonValue] | None) -> JsonObject:
-    """Without what is not set, so that the operation's defaults hold."""
+    """Return the fields that are set. The defaults of the operation hold for the others."""
     values = invocation.request_fields() if fields is None else fields
     return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def connect_to_daemon(invocation: Invocation) -> Connection | None:
-    """A connection to the daemon of this configuration, or to the one of --url; None if none listens.
+    """Return a connection to the daemon of this configuration, or to that of --url; None if none listens.
 
-    Whether a remote daemon listens is found out with the request.
+    A daemon of --url is not connected to before the request.
     """
     if invocation.remote is not None:
         return invocation.remote
@@ -194,7 +195,7 @@ def connect_to_daemon(invocation: Invocation) -> Connection | None:
         try:
             is_ours = is_daemon_of(linked, config_file)
         except FrozenDaemonError:
-            # It cannot answer. It is ours if it listens on the socket of this configuration's store.
+            # A frozen daemon does not answer. It is ours if its socket is that of this configuration's store.
             if linked == socket_path(_state_location(invocation).directory, invocation.environ):
                 raise
             is_ours = False
@@ -208,7 +209,7 @@ def connect_to_daemon(invocation: Invocation) -> Connection | None:
 
 
 def _state_location(invocation: Invocation) -> StateLocation:
-    """Where the store is. Reading that needs no seal: a process that starts jobs verifies it."""
+    """Return where the store is. The seal is not verified: processes that start jobs do that."""
     from ductile.admin.config import open_configuration
     from ductile.config.load import SealMode
 

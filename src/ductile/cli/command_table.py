@@ -1,4 +1,4 @@
-"""The table of commands: every noun, where its actions are declared, and the short forms.
+"""The table of commands: every noun, the modules that declare its actions, and the short forms.
 
 Only names and summaries are here. An action is declared beside the function that runs it, in
 `ductile.cli.commands`, and loading one action imports that module alone.
@@ -22,13 +22,13 @@ class Noun(NamedTuple):
 
     @property
     def modules(self) -> dict[str, str]:
-        """The module that declares each action, by the action's name."""
+        """Return the module that declares each action, by the name of the action."""
         pairs = (pair.partition(":") for pair in self.declared.split())
         return {action: f"{self.name}.{module}" if module else self.name for action, _, module in pairs}
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """Every action; imports all modules of the noun."""
+        """Return every action. Imports all modules of the noun."""
         return tuple(load_action(module, name) for name, module in self.modules.items())
 
     def action(self, name: str) -> Action | None:
@@ -122,5 +122,5 @@ def find_short_form(name: str) -> ShortForm | None:
 
 
 def first_words() -> tuple[str, ...]:
-    """Every word that may come first."""
+    """Return every word that may come first."""
     return (*(noun.name for noun in NOUNS), *(form.name for form in SHORT_FORMS), VERSION_COMMAND.name)

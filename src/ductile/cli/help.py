@@ -11,7 +11,7 @@ _WIDTH = 80
 
 
 def overview() -> str:
-    """`ductile --help`"""
+    """Return the text of `ductile --help`."""
     return "\n".join(
         (
             "Usage: ductile NOUN ACTION [ARGUMENTS] [OPTIONS]",
@@ -19,14 +19,14 @@ def overview() -> str:
             "Ductile runs plugins on schedules, events and requests, and loses no job.",
             "",
             "Nouns:",
-            *_pairs([(noun.name, noun.summary) for noun in NOUNS]),
+            *_two_columns([(noun.name, noun.summary) for noun in NOUNS]),
             "",
             "Short forms:",
-            *_pairs([(form.name, form.summary) for form in SHORT_FORMS]),
-            *_pairs([(VERSION_COMMAND.name, VERSION_COMMAND.summary)]),
+            *_two_columns([(form.name, form.summary) for form in SHORT_FORMS]),
+            *_two_columns([(VERSION_COMMAND.name, VERSION_COMMAND.summary)]),
             "",
             "Options, before or after the action:",
-            *_pairs([(option.usage, option.help) for option in (*GLOBAL_OPTIONS, VERSION)]),
+            *_two_columns([(option.usage, option.help) for option in (*GLOBAL_OPTIONS, VERSION)]),
             "",
             "`ductile NOUN --help` lists a noun's actions. Start with `ductile init DIR`.",
         )
@@ -34,7 +34,7 @@ def overview() -> str:
 
 
 def noun_help(noun: Noun) -> str:
-    """`ductile config --help`"""
+    """Return the help of a noun, such as `ductile config --help`."""
     return "\n".join(
         (
             f"Usage: ductile {noun.name} ACTION [ARGUMENTS] [OPTIONS]",
@@ -42,7 +42,7 @@ def noun_help(noun: Noun) -> str:
             f"{noun.name}: {noun.summary}.",
             "",
             "Actions:",
-            *_pairs([(signature(action.name, action), action.summary) for action in noun.actions]),
+            *_two_columns([(signature(action.name, action), action.summary) for action in noun.actions]),
             "",
             f"`ductile {noun.name} ACTION --help` shows more.",
         )
@@ -50,36 +50,36 @@ def noun_help(noun: Noun) -> str:
 
 
 def action_help(words: str, action: Action) -> str:
-    """`ductile config set --help`; `words` is how it was called."""
+    """Return the help of a command, such as `ductile config set --help`. `words` are the typed command."""
     about = ("", *wrap(action.about, _WIDTH)) if action.about else ()
     arguments = [(argument.name, argument.help) for argument in action.arguments]
     options = [(option.usage, option.help) for option in (*action.options, *GLOBAL_OPTIONS)]
-    # Each with its purpose as a comment, so that all of it can be copied into a shell.
-    examples = [f"  {line}" for example in action.examples for line in (f"# {example.does}", example.line)]
+    # The purpose is a shell comment, so that all lines can be copied into a shell.
+    examples = [f"  {line}" for example in action.examples for line in (f"# {example.purpose}", example.line)]
     return "\n".join(
         (
             f"Usage: ductile {signature(words, action)} [OPTIONS]",
             "",
             *wrap(f"{action.summary[0].upper()}{action.summary[1:]}.", _WIDTH),
             *about,
-            *(("", "Arguments:", *_pairs(arguments)) if arguments else ()),
+            *(("", "Arguments:", *_two_columns(arguments)) if arguments else ()),
             "",
             "Options:",
-            *_pairs(options),
+            *_two_columns(options),
             *(("", "Examples:", *examples) if examples else ()),
         )
     )
 
 
 def signature(words: str, action: Action) -> str:
-    """`words`, which name the action, and its arguments."""
+    """Return the command as typed (`words`), followed by its arguments."""
     names = (
         (argument, f"{argument.name}…" if argument.many else argument.name) for argument in action.arguments
     )
     return " ".join((words, *(name if argument.required else f"[{name}]" for argument, name in names)))
 
 
-def _pairs(rows: list[tuple[str, str]]) -> list[str]:
+def _two_columns(rows: list[tuple[str, str]]) -> list[str]:
     width = max(len(left) for left, _ in rows)
     return [
         line

@@ -1,4 +1,4 @@
-"""What a command is called with, and what it returns."""
+"""The call of a command, and its result."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Invocation(NamedTuple):
     verbose: bool
     environ: Mapping[str, str]
     json: bool
-    #: For output that comes piece by piece. Output that is known at once belongs into the `CommandResult`.
+    #: For output that is printed piece by piece. All other output belongs into the `CommandResult`.
     out: TextIO
-    #: The daemon on another machine that the command is for.
+    #: The daemon of --url, on another machine; None for the daemon of this machine.
     remote: RemoteDaemon | None = None
-    #: The options that say where the daemon is, as hints repeat them.
-    where: str | None = None
+    #: --config, --url and the like as they were typed: hints repeat them in commands to copy.
+    daemon_options: str | None = None
 
     def text(self, name: str) -> str:
-        """An argument that is required."""
+        """Return a required argument."""
         return str(self.arguments[name])
 
     def optional(self, name: str) -> str | None:
@@ -39,7 +39,7 @@ class Invocation(NamedTuple):
         return None if value is None else str(value)
 
     def words(self, name: str) -> tuple[str, ...]:
-        """An argument that takes several words."""
+        """Return an argument that takes several words."""
         value = self.arguments.get(name)
         return tuple(value) if isinstance(value, list) else ()
 
@@ -47,7 +47,7 @@ class Invocation(NamedTuple):
         return bool(self.arguments.get(name))
 
     def json_object(self, name: str) -> JsonObject | None:
-        """The JSON object that an option gives, in a file or directly. UsageError if it is not one."""
+        """Return the JSON object in an option, or in the file that it names. Raises UsageError for others."""
         text = self.optional(name)
         if text is None:
             return None
@@ -70,7 +70,7 @@ class Invocation(NamedTuple):
         return payload
 
     def duration(self, name: str) -> timedelta | None:
-        """The duration that an option gives. UsageError if it is not one."""
+        """Return the duration that an option holds. Raises UsageError for other text."""
         text = self.optional(name)
         if text is None:
             return None
@@ -84,7 +84,7 @@ class Invocation(NamedTuple):
             raise UsageError(f"{flag}: {error}", hint=f"expected {error.expected}") from None
 
     def request_fields(self) -> JsonObject:
-        """The fields of the operation's request that were given on the command line."""
+        """Return the fields of the operation's request that the command line sets."""
         fields: JsonObject = {}
         for argument in self.action.arguments:
             if argument.field and (text := self.optional(argument.name)) is not None:
@@ -133,11 +133,11 @@ class Invocation(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """One result for programs and for people. A text that depends on where it is printed, or that takes time
-    to make, is a function: only the requested form is rendered.
+    """The result of a command, as data for programs and as text for people. A text that depends on the
+    terminal, or that takes time to make, is a function: it is not called with --json.
     """
 
-    #: None if everything has been printed already.
+    #: None if the command has printed all of its output already.
     data: JsonObject | None
     #: None if nothing is printed on standard output.
     text: str | Callable[[Console], str] | None = None
@@ -147,7 +147,7 @@ class CommandResult(NamedTuple):
 
 
 def _read_text(text: str, option: str) -> tuple[str, str]:
-    """The name of the source of an option's value, and its text."""
+    """Return the name of the value in errors, and its text: of a file, of standard input or as typed."""
     import sys
     from pathlib import Path
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from ductile.cli import help as help_texts
-from ductile.cli.parser import ParsedCommand, parse, repeated_options, wants_json
+from ductile.cli.parser import ParsedCommand, find_daemon_options, parse, wants_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
             json=parsed.json,
             out=out,
             remote=_remote(parsed, environ),
-            where=repeated_options(words),
+            daemon_options=find_daemon_options(words),
         )
         if (
             parsed.verbose
@@ -72,18 +72,18 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
             print(line, file=err)
         return _show_result(parsed.action.run(invocation), invocation, err)
     except KeyboardInterrupt as interrupt:
-        if interrupt.args:  # a hint at the job that continues
-            from ductile.cli.console.console import add_where
+        if interrupt.args:  # a hint that the job continues
+            from ductile.cli.console.console import add_daemon_options
 
-            print(add_where(interrupt.args[0], repeated_options(words)), file=err)
+            print(add_daemon_options(interrupt.args[0], find_daemon_options(words)), file=err)
         return _INTERRUPTED
     except BrokenPipeError:
         raise
     except Exception as exception:  # noqa: BLE001 - a mistake must not end in a traceback
-        error = _as_error(exception, words, err)
+        error = _wrap_unexpected(exception, words, err)
         _name_option(error, parsed.action, words)
         status = _show_error(error, words, environ, out, err)
-        # An error can be that of another configuration than the one that was meant.
+        # Another configuration than the user expects can be the cause: name the one that was used.
         if (
             parsed.action is not None
             and parsed.words not in _WITHOUT_CONFIG
@@ -97,7 +97,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
 
 
 def _used_config(config: str | None, environ: Mapping[str, str], *, verbose: bool = False) -> str | None:
-    """Which configuration is used, and with `verbose` which ones were passed over; None if there is none."""
+    """Return which configuration is used; with `verbose`, also which ones were not. None without one."""
     import os
 
     from ductile.config.find_config import locate_config
@@ -115,9 +115,9 @@ def _used_config(config: str | None, environ: Mapping[str, str], *, verbose: boo
 
 
 def _remote(parsed: ParsedCommand, environ: Mapping[str, str]) -> RemoteDaemon | None:
-    """The daemon on another machine that is meant; None for the one of this machine.
+    """Return the daemon of --url or DUCTILE_URL; None if the command is for the daemon of this machine.
 
-    An option counts more than DUCTILE_URL. UsageError if the command does not work from elsewhere.
+    --url and --config count more than DUCTILE_URL. Raises UsageError if the command does not work with --url.
     """
     action = parsed.action
     url = parsed.url if parsed.config or parsed.url is not None else environ.get("DUCTILE_URL")
@@ -133,12 +133,12 @@ def _remote(parsed: ParsedCommand, environ: Mapping[str, str]) -> RemoteDaemon |
     if parsed.config and parsed.url:
         hint = "--config is for the daemon of this machine, --url for one elsewhere"
         raise UsageError("--config and --url cannot be used together", hint=hint)
-    if action is not None and action.local:
-        if action.local == NO_DAEMON and not parsed.url:
+    if action is not None and action.local_reason:
+        if action.local_reason == NO_DAEMON and not parsed.url:
             return None
-        where = "--url" if parsed.url else "DUCTILE_URL"
+        origin = "--url" if parsed.url else "DUCTILE_URL"
         raise UsageError(
-            f"ductile {parsed.words} does not work with {where}: {action.local}",
+            f"ductile {parsed.words} does not work with {origin}: {action.local_reason}",
             hint="Run it there, without --url; for a daemon of this machine: --config PATH."
             if parsed.url
             else "For the daemon of this machine: --config PATH, or unset DUCTILE_URL.",
@@ -148,7 +148,8 @@ def _remote(parsed: ParsedCommand, environ: Mapping[str, str]) -> RemoteDaemon |
     return find_remote(url, parsed.token_env, parsed.ca, environ)
 
 
-def _as_error(exception: Exception, words: Sequence[str], err: TextIO) -> DuctileError:
+def _wrap_unexpected(exception: Exception, words: Sequence[str], err: TextIO) -> DuctileError:
+    """Return the exception itself if it is one of ours, otherwise an error that hides its text."""
     from ductile.errors import DuctileError
 
     if isinstance(exception, DuctileError):
@@ -158,7 +159,7 @@ def _as_error(exception: Exception, words: Sequence[str], err: TextIO) -> Ductil
         from traceback import print_exception
 
         print_exception(exception, file=err)
-    # Without the exception's own text, which may contain secrets.
+    # The exception's own text is left out: it may contain secrets.
     return DuctileError(
         f"internal_error: an unexpected error in Ductile ({type(exception).__name__})",
         hint="please report it with the traceback above" if verbose else "run with -v for the traceback",
@@ -166,15 +167,15 @@ def _as_error(exception: Exception, words: Sequence[str], err: TextIO) -> Ductil
 
 
 def _name_option(error: DuctileError, action: Action | None, words: Sequence[str]) -> None:
-    """Name the option that was typed in an error of an operation, which names the field of its request."""
+    """Replace the field name in an error of an operation by the option that was typed for it."""
     name = str(error.details.get("field") or "")
     if action is None or not error.message.startswith((f"{name}:", f"{name} ")):
         return
     options = [option for option in action.options if name in (option.field, option.destination)]
     flags = [flag for option in options for flag in option.flags]
-    typed = next((word for word in (argument.partition("=")[0] for argument in words) if word in flags), None)
-    if typed is not None:
-        error.message = f"{typed}{error.message.removeprefix(name)}"
+    flag = next((word for word in (argument.partition("=")[0] for argument in words) if word in flags), None)
+    if flag is not None:
+        error.message = f"{flag}{error.message.removeprefix(name)}"
 
 
 def _show_help(parsed: ParsedCommand, out: TextIO, err: TextIO) -> int:
@@ -197,17 +198,17 @@ def _show_help(parsed: ParsedCommand, out: TextIO, err: TextIO) -> int:
 
 
 def _indent(out: TextIO) -> int | None:
-    """JSON is indented for a person at a terminal. A program gets one line, which is shorter."""
+    """Return how far JSON is indented on a terminal; None elsewhere: a program gets one line."""
     return 2 if out.isatty() else None
 
 
 def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> int:
     if result.data is not None and invocation.json:
-        # Added for every command, so that a program sees whether anything was changed.
-        mark = {"dry_run": True} if invocation.switch("dry_run") else {}
+        # Every command says whether it was a dry run, so that a program sees whether anything was changed.
+        dry_run = {"dry_run": True} if invocation.switch("dry_run") else {}
         from ductile.cli.console.format import to_json
 
-        print(to_json(result.data | mark, indent=_indent(invocation.out)), file=invocation.out)
+        print(to_json(result.data | dry_run, indent=_indent(invocation.out)), file=invocation.out)
     elif result.data is not None:
         from ductile.cli.console.console import console_for
 
@@ -216,7 +217,7 @@ def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> 
                 _print_text(part, stream)
             elif part is not None:
                 verbose = invocation.verbose
-                console = console_for(stream, invocation.environ, invocation.where, verbose=verbose)
+                console = console_for(stream, invocation.environ, invocation.daemon_options, verbose=verbose)
                 _print_text(part(console), stream)
     return int(result.exit_status)
 
@@ -228,11 +229,11 @@ def _show_error(
     from ductile.cli.console.errors import error_as_json, error_as_text
     from ductile.cli.console.format import to_json
 
-    where = repeated_options(words)
+    daemon_options = find_daemon_options(words)
     if wants_json(words):
-        print(to_json(error_as_json(error, where), indent=_indent(out)), file=out)
+        print(to_json(error_as_json(error, daemon_options), indent=_indent(out)), file=out)
     else:
-        _print_text(error_as_text(error, console_for(err, environ, where)), err)
+        _print_text(error_as_text(error, console_for(err, environ, daemon_options)), err)
     return error.exit_status
 
 

@@ -1,6 +1,6 @@
-"""Parse the words of a command line: which command is meant, and with which arguments.
+"""Parse the words of a command line into a command and its arguments.
 
-Only the parser of the one action that was named is built.
+Of all actions, only the typed one gets a parser.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ductile.cli.command_table import (
     find_short_form,
     load_action,
 )
-from ductile.cli.spec import CONFIG, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, WHERE, Action
+from ductile.cli.spec import CONFIG, DAEMON_OPTIONS, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, Action
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ParsedCommand(NamedTuple):
-    """A parsed command line. Without an action, help is meant: that of the noun, or the overview."""
+    """A parsed command line. Without an action, it asks for help: for that of the noun, or the overview."""
 
     noun: Noun | None = None
     action: Action | None = None
@@ -40,19 +40,19 @@ class ParsedCommand(NamedTuple):
 
 
 def options_before_dashes(words: Sequence[str]) -> Sequence[str]:
-    """The words up to `--`, which ends the options."""
+    """Return the words up to `--`, which ends the options."""
     return words[: list(words).index("--")] if "--" in words else words
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether errors are written as JSON; works for a line that cannot be parsed, too."""
+    """Whether errors are written as JSON. Also works for a line that cannot be parsed."""
     return JSON.flags[0] in options_before_dashes(words)
 
 
-def repeated_options(words: Sequence[str]) -> str | None:
-    """The options that say where the daemon is, to be repeated in hints; None without one of them.
+def find_daemon_options(words: Sequence[str]) -> str | None:
+    """Return --config, --url and the like as typed, for the commands in hints; None without any of them.
 
-    Works for a line that cannot be parsed, too.
+    Also works for a line that cannot be parsed.
     """
     options = options_before_dashes(words)
     last_values: dict[str, str] = {}
@@ -60,7 +60,7 @@ def repeated_options(words: Sequence[str]) -> str | None:
         flag, equals, value = word.partition("=")
         if equals or next_word is not None:
             last_values[flag] = value if equals else str(next_word)
-    flags = [option.flags[0] for option in WHERE if last_values.get(option.flags[0])]
+    flags = [option.flags[0] for option in DAEMON_OPTIONS if last_values.get(option.flags[0])]
     if not flags:
         return None
     import shlex
@@ -69,7 +69,7 @@ def repeated_options(words: Sequence[str]) -> str | None:
 
 
 def parse(words: Sequence[str]) -> ParsedCommand:
-    """Parse a command line. UsageError, with a suggestion, for a line that makes no sense."""
+    """Parse a command line. Raises UsageError, with a suggestion, for a line that is no command."""
     remaining = list(words)
     parsed = _take_options(remaining, ParsedCommand())
     if not remaining:
@@ -83,8 +83,8 @@ def parse(words: Sequence[str]) -> ParsedCommand:
     short_form, noun = find_short_form(first), find_noun(first)
     # `queue` alone is a short form; it is a noun if an action or a request for help follows.
     if noun is not None and remaining:
-        follows = any(word in HELP.flags or word in noun.modules for word in remaining)
-        short_form = None if follows or not remaining[0].startswith("-") else short_form
+        is_noun = any(word in HELP.flags or word in noun.modules for word in remaining)
+        short_form = None if is_noun or not remaining[0].startswith("-") else short_form
     if short_form is not None:
         noun = find_noun(short_form.noun)
         if noun is not None and first == f"{noun.name}s" and remaining and remaining[0] in noun.modules:
@@ -112,7 +112,7 @@ def parse(words: Sequence[str]) -> ParsedCommand:
 
 
 def _take_options(remaining: list[str], parsed: ParsedCommand) -> ParsedCommand:
-    """Take the common options from the front of the words."""
+    """Remove the global options at the front of the words, and return the command with them set."""
     options = {flag: option for option in GLOBAL_OPTIONS for flag in option.flags}
     while remaining and remaining[0].startswith("-") and remaining[0] not in VERSION.flags:
         flag, equals, value = remaining.pop(0).partition("=")
@@ -122,10 +122,10 @@ def _take_options(remaining: list[str], parsed: ParsedCommand) -> ParsedCommand:
             from ductile.cli.suggestions import suggest_option
 
             raise _usage_error(f"unknown option {flag!r}", hint=suggest_option(flag, flags, "ductile --help"))
-        if option in WHERE:
+        if option in DAEMON_OPTIONS:
             if not equals and not remaining:
-                value = "a path" if option is CONFIG else "a value"
-                raise _usage_error(f"{flag} needs {value}", hint=f"write {option.usage}")
+                kind = "a path" if option is CONFIG else "a value"
+                raise _usage_error(f"{flag} needs {kind}", hint=f"write {option.usage}")
             changed: dict[str, Any] = {option.destination: value if equals else remaining.pop(0)}
             parsed = parsed._replace(**changed)
         parsed = parsed._replace(
@@ -160,7 +160,7 @@ def _parse_action(parsed: ParsedCommand, remaining: list[str]) -> ParsedCommand:
             option.destination: getattr(parsed, option.destination)
             if values[option.destination] is None
             else values[option.destination]
-            for option in WHERE
+            for option in DAEMON_OPTIONS
         },
         json=values[JSON.destination] or parsed.json,
         verbose=values[VERBOSE.destination] or parsed.verbose,
@@ -168,7 +168,7 @@ def _parse_action(parsed: ParsedCommand, remaining: list[str]) -> ParsedCommand:
 
 
 def _split_trailing(words: list[str], action: Action) -> tuple[list[str], tuple[str, ...]]:
-    """The options of a command, and the words after them: from `--`, or from the first that is no option."""
+    """Return the options of a command, and the words after `--` or from the first word that is no option."""
     takes_value = {
         flag for option in (*action.options, CONFIG) if option.metavar is not None for flag in option.flags
     }
@@ -183,16 +183,18 @@ def _split_trailing(words: list[str], action: Action) -> tuple[list[str], tuple[
 def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
     import argparse
 
-    options = (*action.options, *WHERE, JSON, VERBOSE)
+    options = (*action.options, *DAEMON_OPTIONS, JSON, VERBOSE)
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
             flags = [flag for option in (HELP, *options) for flag in option.flags]
-            wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
+            wrong_flags = [
+                word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")
+            ]
             see = f"ductile {words} --help"
             from ductile.cli.suggestions import suggest_option
 
-            hint = suggest_option(wrong[0], flags, see) if wrong else f"see `{see}`"
+            hint = suggest_option(wrong_flags[0], flags, see) if wrong_flags else f"see `{see}`"
             raise _usage_error(_reword(message, words), hint=hint)
 
     parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
@@ -213,17 +215,17 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
 
 
 def _reword(message: str, words: str) -> str:
-    """An error message of argparse in our words."""
-    kind, _, names = message.partition(": ")
-    if kind == "the following arguments are required":
+    """Return an error message of argparse in the words of our own messages."""
+    problem, _, names = message.partition(": ")
+    if problem == "the following arguments are required":
         return f"ductile {words} needs {names.replace(', ', ' and ')}"
-    if kind == "unrecognized arguments":
+    if problem == "unrecognized arguments":
         import re
 
         masked = re.sub(r"://[^\s@]*@", "://…@", names)  # without user and password
         return f"unexpected {'option' if names.startswith('-') else 'argument'}: {masked}"
     if names == "expected one argument":
-        return f"{kind.removeprefix('argument ').replace('/', ' or ')} needs a value"
+        return f"{problem.removeprefix('argument ').replace('/', ' or ')} needs a value"
     return message
 
 

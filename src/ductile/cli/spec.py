@@ -34,7 +34,7 @@ class Argument(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An option, written as help shows it: `-n, --limit NUMBER`. One without a metavar is a switch."""
+    """An option. `usage` is how help shows it: `-n, --limit NUMBER`. Without a metavar it is a switch."""
 
     usage: str
     help: str
@@ -61,10 +61,10 @@ class Option(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A line as it can be typed, and what it is for."""
+    """A command line that can be typed, and its purpose."""
 
     line: str
-    does: str
+    purpose: str
 
 
 class Action(NamedTuple):
@@ -79,8 +79,8 @@ class Action(NamedTuple):
     options: tuple[Option, ...] = ()
     about: str = ""
     examples: tuple[Example, ...] = ()
-    #: Why it works only on the machine of the daemon; empty for a command that works with --url.
-    local: str = ""
+    #: Why the command works only on the machine of the daemon; empty if it works with --url.
+    local_reason: str = ""
 
 
 class ShortForm(NamedTuple):
@@ -96,17 +96,17 @@ CONFIG = Option("--config PATH", "configuration file, or the directory of config
 URL = Option("--url URL", "the daemon on another machine, such as https://ductile.example.org")
 TOKEN_ENV = Option("--token-env NAME", "with --url: the variable that holds the token (DUCTILE_TOKEN)")
 CA = Option("--ca FILE", "with --url: trust only the authorities in this file, in PEM format")
-#: Where the daemon is: on this machine, or elsewhere.
-WHERE = (CONFIG, URL, TOKEN_ENV, CA)
+#: They name the daemon: one of this machine, or one at a URL.
+DAEMON_OPTIONS = (CONFIG, URL, TOKEN_ENV, CA)
 JSON = Option("--json", "answer in JSON, errors too")
 VERBOSE = Option("-v, --verbose", "show more; for an unexpected error, the traceback")
 HELP = Option("-h, --help", "show this help")
 VERSION = Option("--version", "show the version")
 #: Accepted by every command, before the noun, before the action and after it.
-GLOBAL_OPTIONS = (*WHERE, JSON, VERBOSE, HELP)
+GLOBAL_OPTIONS = (*DAEMON_OPTIONS, JSON, VERBOSE, HELP)
 
-# Why commands work only on the machine of the daemon (see `Action.local`).
-#: Such a command ignores DUCTILE_URL.
+# Why commands work only on the machine of the daemon (see `Action.local_reason`).
+#: A command with this reason ignores DUCTILE_URL.
 NO_DAEMON = "it is about files of this machine and needs no daemon"
 CONFIG_FILES = "it reads or changes the files of the configuration, which are sealed on their machine"
 PLUGIN_FILES = "it works with the files of plugins, which are on the machine of the daemon"
@@ -121,7 +121,7 @@ RETRY = Option(
 FOLLOW_OUTPUT = Option(
     "--follow", "show on standard error what it prints while it runs; a terminal shows it anyway"
 )
-#: How `job list` and `system logs` write the filters of both.
+#: How the filters that `job list` and `system logs` share are written; None for no option.
 FILTER_USAGE = {
     "submitted_by": "--by SOURCE",
     "since": "--from, --since TIME",
@@ -145,11 +145,11 @@ def action(
     usage: Mapping[str, str | None] = MappingProxyType({}),
     about: str = "",
     examples: tuple[Example, ...] = (),
-    local: str = "",
+    local_reason: str = "",
 ) -> Callable[[CommandHandler], Action]:
     """Declare the decorated function as a command of its module's noun.
 
-    `local` is the reason of a command that does not work with --url.
+    `local_reason` says why the command does not work with --url.
     The fields of the operation's request become options of the command, unless an argument or another option
     fills them. `usage` says how such an option is written if not as the field is, or None for no option.
     """
@@ -171,7 +171,15 @@ def action(
             if field not in filled and usage.get(field, option.usage) is not None
         ]
         return Action(
-            name, summary, run, operation, tuple(described), (*options, *derived), about, examples, local
+            name,
+            summary,
+            run,
+            operation,
+            tuple(described),
+            (*options, *derived),
+            about,
+            examples,
+            local_reason,
         )
 
     return declare

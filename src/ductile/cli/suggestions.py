@@ -1,4 +1,4 @@
-"""Hints for a command line that makes no sense: which command was probably meant.
+"""Hints for a mistyped command line: the command that was probably meant.
 
 Imported only after a mistake. Every suggested command exists; a test parses all of them.
 """
@@ -60,7 +60,7 @@ SYNONYMS = {
 
 
 def suggest_command(word: str, following: Sequence[str] = ()) -> str:
-    """A hint for an unknown first word, with the words after it."""
+    """Return a hint for an unknown first word. `following` are the words after it."""
     if word.endswith("s") and (noun := find_noun(word.removesuffix("s"))) is not None:
         return _hint([_command_of(noun, following)])
     if commands := [f"{noun.name} {word}" for noun in NOUNS if word in noun.modules]:
@@ -79,13 +79,13 @@ def suggest_command(word: str, following: Sequence[str] = ()) -> str:
 
 
 def suggest_action(noun: Noun, word: str) -> str:
-    """A hint for an action that a noun does not have."""
+    """Return a hint for an action that a noun does not have."""
     see = f"ductile {noun.name} --help"
     if command := SYNONYMS.get(f"{noun.name} {word}"):
         return _hint([command], see)
     if closest := _closest(word, noun.modules, _SIMILARITY_OF_ALL):
         return _hint([f"{noun.name} {closest}"], see)
-    # Not of `system`: what stops or resets all of it is not meant for one of its parts.
+    # Actions of `system` are not suggested: they stop or reset everything, not one of its parts.
     others = [other for other in NOUNS if other.name not in ("system", noun.name)]
     if commands := [f"{other.name} {word}" for other in others if word in other.modules]:
         return _hint(commands, see)
@@ -94,17 +94,17 @@ def suggest_action(noun: Noun, word: str) -> str:
 
 
 def suggest_option(flag: str, flags: Sequence[str], see: str) -> str:
-    """A hint for an unknown option."""
+    """Return a hint for an unknown option."""
     if flag in flags:  # the option is right; something else about the line is wrong
         return f"see `{see}`"
-    # Without the dashes, which make any two options look alike.
+    # Options are compared without their dashes, which would make any two of them similar.
     names = {known_flag.lstrip("-"): known_flag for known_flag in flags}
     closest = _closest(flag.lstrip("-").partition("=")[0], names, _SIMILARITY)
     return f"see `{see}`" if closest is None else f"did you mean `{names[closest]}`? See `{see}`"
 
 
 def _command_of(noun: Noun, following: Sequence[str]) -> str:
-    """The noun with the action that follows; without one, the action that shows what there is."""
+    """Return the noun with the action that follows; without one, with the action that lists or shows."""
     actions = noun.modules
     if following and not following[0].startswith("-"):
         word = following[0]

@@ -91,7 +91,7 @@ def test_the_most_used_commands_have_examples(words: str) -> None:
     """In the help, after the options, each with what it is for."""
     *_, shown = help_of(words).partition("\nExamples:\n")
     assert [line.strip() for line in shown.splitlines()] == [
-        line for each in ILLUSTRATED[words] for line in (f"# {each.does}", each.line)
+        line for each in ILLUSTRATED[words] for line in (f"# {each.purpose}", each.line)
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.cli.console.console import add_where
-from ductile.cli.parser import repeated_options
+from ductile.cli.console.console import add_daemon_options
+from ductile.cli.parser import find_daemon_options
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ from ductile.cli.parser import repeated_options
 def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | None) -> None:
     """At the end of a command where that is known; else at its beginning, which means the same."""
     expected = hint if shown is None else shown.replace("my\\ demo", "'my demo'")
-    assert add_where(hint, "--config 'my demo'") == expected
-    assert add_where(hint, None) == hint
+    assert add_daemon_options(hint, "--config 'my demo'") == expected
+    assert add_daemon_options(hint, None) == hint
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | No
     ],
 )
 def test_where_the_daemon_is_is_found_anywhere_on_the_line(words: str, where: str | None) -> None:
-    assert repeated_options(words.split()) == where
+    assert find_daemon_options(words.split()) == where

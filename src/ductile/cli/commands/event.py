@@ -29,24 +29,24 @@ def send(invocation: Invocation) -> CommandResult:
         from ductile.errors import UsageError
 
         raise UsageError("an event needs a type", hint="such as order.placed")
-    done = request(invocation)
+    response = request(invocation)
 
     def text(_: Console) -> str:
-        if done.get("dry_run"):
-            return _explanation(done)
+        if response.get("dry_run"):
+            return _explanation(response)
         lines = []
-        for started in done["started"]:  # an older daemon does not say the status
-            error = f": {started['error']}" if started.get("error") else ""
-            status = started.get("status", "queued").capitalize()
-            lines.append(f"{status} {started['target']}: {started['job_id']}{error}")
+        for job in response["started"]:  # responses of an older daemon have no status
+            error = f": {job['error']}" if job.get("error") else ""
+            status = job.get("status", "queued").capitalize()
+            lines.append(f"{status} {job['target']}: {job['job_id']}{error}")
         lines += [
             f"Already accepted {existing['target']}: {existing['job_id']}"
-            for existing in done["deduplicated"]
+            for existing in response["deduplicated"]
         ]
-        lines += [f"Not started {dropped['target']}: {dropped['reason']}" for dropped in done["dropped"]]
-        return printable("\n".join(lines) or f"No route or pipeline matches {done['type']} from `cli`.")
+        lines += [f"Not started {dropped['target']}: {dropped['reason']}" for dropped in response["dropped"]]
+        return printable("\n".join(lines) or f"No route or pipeline matches {response['type']} from `cli`.")
 
-    return CommandResult(done, text)
+    return CommandResult(response, text)
 
 
 @renders(
@@ -70,7 +70,7 @@ def explain(response: Document, _console: Console) -> str:
 
 
 def _explanation(response: Document) -> str:
-    if "targets" not in response:  # a daemon of an earlier version
+    if "targets" not in response:  # the response of an older daemon
         return printable("\n".join(f"Would start {target}." for target in response["would_start"]))
     lines, other_targets = [], 0
     for target in response["targets"]:
@@ -111,7 +111,7 @@ def tail(invocation: Invocation) -> CommandResult:
     fmt.print_rows(invocation, response["events"], _line)
     after = max((row["seq"] for row in response["events"]), default=response["highest"])
     for update in follow(invocation, "ledger.follow", {}, rows="events", after=after):
-        gap = update.get("gap")  # absent in answers of an older daemon
+        gap = update.get("gap")  # absent in responses of an older daemon
         fmt.print_rows(
             invocation, [{"kind": "gap", **gap}, *update["events"]] if gap else update["events"], _line
         )
@@ -119,7 +119,7 @@ def tail(invocation: Invocation) -> CommandResult:
 
 
 def _line(row: Document, console: Console, kind_width: int = 0) -> str:
-    """One event, or a gap. Aligned in columns on a terminal, if the width of the widest kind is known."""
+    """Return the line of an entry or a gap. Columns are aligned if the width of the longest kind is given."""
     if row["kind"] == "gap":
         return console.style("yellow", f"Some are missing here: {row['message']}.")
     data = _data_text(row, console)
@@ -129,7 +129,7 @@ def _line(row: Document, console: Console, kind_width: int = 0) -> str:
 
 
 def _data_text(row: Document, console: Console) -> str:
-    """The subject of an event and what it changed, then its other values; if verbose, all by their names."""
+    """Return subject and change of an entry, then its other values; if verbose, all with their names."""
     data = {name: value for name, value in row["data"].items() if name != "verdict" and value is not None}
     parts: list[str] = []
     if not console.verbose:

@@ -25,9 +25,9 @@ def list_jobs(response: Document, console: Console) -> str:
 
 
 @renders("purge", "end queued jobs; they are kept as dead", "queue.purge", arguments=(OPTIONAL_PLUGIN,))
-def purge(done: Document, _: Console) -> str:
-    if not done.get("dry_run"):
-        return f"Ended {fmt.count(done['purged'], 'queued job')}."
-    jobs = done["would_purge"]
-    title = f"Would end {'more than ' if done['more'] else ''}{fmt.count(len(jobs), 'queued job')}"
+def purge(response: Document, _: Console) -> str:
+    if not response.get("dry_run"):
+        return f"Ended {fmt.count(response['purged'], 'queued job')}."
+    jobs = response["would_purge"]
+    title = f"Would end {'more than ' if response['more'] else ''}{fmt.count(len(jobs), 'queued job')}"
     return "\n".join([f"{title}{':' if jobs else '.'}", *(f"  {job}" for job in jobs)])

@@ -11,7 +11,7 @@ from ductile.cli.console.table import Table
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import OPTIONAL_PLUGIN, PLUGIN, SCHEDULE, Example, action, renders
 
-#: For a run that is due and waits for a daemon.
+#: The next run of a schedule that is due and waits for a daemon.
 _AT_START = "at the next start"
 
 
@@ -25,13 +25,13 @@ def list_schedules(response: Document, console: Console) -> str:
         notes = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
         if row["waiting_since"]:
             notes.append(f"waits for other polls since {fmt.when(row['waiting_since'], console)}")
-        coming = _AT_START if row["at_start"] else fmt.when(row["next_at"], console)
+        next_run = _AT_START if row["at_start"] else fmt.when(row["next_at"], console)
         cells = (
             row["plugin"],
             row["id"],
             row["command"] or "-",
             "no longer configured" if row["rule"] is None else f"{row['rule']}{zone}",
-            "paused" if row["paused_at"] else coming,
+            "paused" if row["paused_at"] else next_run,
             fmt.time(row["next_at"], console) if row["next_at"] and not row["paused_at"] else "-",
             (row["next_local"] if zone else None) or "-",
             fmt.when(row["last_fired_at"], console),
@@ -115,27 +115,29 @@ def explain(response: Document, console: Console) -> str:
 
 
 @renders("pause", "pause a schedule until it is resumed", "schedule.pause", arguments=(PLUGIN, SCHEDULE))
-def pause(done: Document, _: Console) -> str:
-    return _switch_text(done, "paused")
+def pause(response: Document, _: Console) -> str:
+    return _switch_text(response, "paused")
 
 
 @renders("resume", "resume a paused schedule", "schedule.resume", arguments=(PLUGIN, SCHEDULE))
-def resume(done: Document, _: Console) -> str:
-    return _switch_text(done, "resumed")
+def resume(response: Document, _: Console) -> str:
+    return _switch_text(response, "resumed")
 
 
 @action("run", "start a scheduled run now", "schedule.run", arguments=(PLUGIN, SCHEDULE))
 def run_now(invocation: Invocation) -> CommandResult:
-    done = request_daemon(invocation)
-    name = f"{done['plugin']}/{done['id']}"
-    what = f"Would run {name} now" if done.get("dry_run") else f"{name} runs now as job {done['job_id']}"
-    return CommandResult(done, f"{what}.")
+    response = request_daemon(invocation)
+    name = f"{response['plugin']}/{response['id']}"
+    if response.get("dry_run"):
+        return CommandResult(response, f"Would run {name} now.")
+    return CommandResult(response, f"{name} runs now as job {response['job_id']}.")
 
 
-def _switch_text(done: Document, becomes: str) -> str:
-    name = f"{done['plugin']}/{done['id']}"
-    what = f"Nothing was changed; {name} would be" if done.get("dry_run") else f"{name} is"
-    return f"{what} {becomes}."
+def _switch_text(response: Document, state: str) -> str:
+    name = f"{response['plugin']}/{response['id']}"
+    if response.get("dry_run"):
+        return f"Nothing was changed; {name} would be {state}."
+    return f"{name} is {state}."
 
 
 def _table(
@@ -146,8 +148,9 @@ def _table(
     optional: Sequence[str] = (),
     left_out: Sequence[str] = ("LOCAL",),
 ) -> str:
-    """Without the columns of `left_out` that have no value: local times if all schedules are in UTC, nominal
-    times if no start differs from its own.
+    """Return the table without the columns of `left_out` that have no value.
+
+    There are no local times if all schedules are in UTC, and no nominal times if every run starts at its own.
     """
     for header in left_out:
         column = headers.index(header)
@@ -157,7 +160,7 @@ def _table(
 
 
 def _audit_text(audit: Document, console: Console) -> str:
-    """Whether an outcome is recorded for every due time in this range."""
+    """Return whether an outcome is recorded for every due time of the listed period."""
     if audit["complete"] is None:
         return f"Not checked for gaps: {audit['about']}."
     period = f"from {fmt.time(audit['from'], console)} to {fmt.time(audit['to'], console)}"
@@ -165,7 +168,7 @@ def _audit_text(audit: Document, console: Console) -> str:
         return f"Accounted without a gap {period}."
     lines = [console.style("red", f"There are gaps {period}:")]
     for gap in audit["gaps"]:
-        times = dict.fromkeys(fmt.time(gap[end], console) for end in ("from", "to"))
+        times = dict.fromkeys(fmt.time(gap[bound], console) for bound in ("from", "to"))
         expected = fmt.count(gap["expected"], "occurrence")
         lines.append(f"  {' to '.join(times)}: {expected} due, {gap['found']} accounted for")
     return "\n".join(lines)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ductile.core.json import JsonObject
 
 _LINK = re.compile(r"!?\[(?P<text>[^]]*)]\((?P<target>[^)\s]+)\)")
-#: What an agent does, and the command for it. Each can be typed as it is.
+#: Tasks of an agent, and a command for each that can be typed as it is.
 _TASKS = (
     ("See what runs, waits and failed", "ductile status"),
     ("Review what happened since yesterday evening", "ductile system digest"),
@@ -54,7 +54,7 @@ _RULES = """\
     "write a skill for AI agents: how to operate, diagnose and extend this gateway",
     arguments=(Argument("DIR", "directory to write; it must not exist, or be an earlier export"),),
     options=(DRY_RUN,),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
     about="A directory with SKILL.md and the pages that it refers to, as agents load skills. It is made from "
     "the commands, tools and endpoints of this version and from the plugins and pipelines that are "
     "configured, and holds neither secrets nor settings.",
@@ -63,10 +63,24 @@ _RULES = """\
 def export(invocation: Invocation) -> CommandResult:
     from pathlib import Path
 
+    from ductile.admin.config import open_configuration
+    from ductile.admin.docs_pages import docs_pages
+    from ductile.api.skills import all_skills, front_matter, skill_page
+    from ductile.config.load import SealMode
     from ductile.errors import UsageError, file_error
 
     directory = Path(invocation.text("DIR"))
-    files = dict(_pages(invocation))
+    snapshot = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE).snapshot
+    service, skills = snapshot.service.name, [*all_skills(snapshot)]
+    pages = docs_pages()
+    first_page = [*front_matter(service, skills), *_first_page(service, [page.name for page in pages])]
+    files = {
+        "SKILL.md": "\n".join(first_page),
+        "commands.md": "\n".join(_command_page()),
+        "tools.md": "\n".join(_tool_page()),
+        "http.md": skill_page(service, "", skills),
+    }
+    files |= {f"docs/{page.name}.md": _without_lost_links(page.path) for page in pages}
     if directory.exists() and not (directory / "SKILL.md").is_file():
         raise UsageError(
             f"{directory} exists and is no exported skill", hint="name a directory that does not exist"
@@ -91,29 +105,8 @@ def export(invocation: Invocation) -> CommandResult:
     return CommandResult(data | ({"dry_run": True} if invocation.switch("dry_run") else {}), text)
 
 
-def _pages(invocation: Invocation) -> Iterator[tuple[str, str]]:
-    """Every file of the skill: its name and text."""
-    from ductile.admin.config import open_configuration
-    from ductile.admin.docs_pages import docs_pages
-    from ductile.api.skills import all_skills, front_matter, skill_page
-    from ductile.config.load import SealMode
-
-    opened = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE)
-    service, skills = opened.snapshot.service.name, [*all_skills(opened.snapshot)]
-    pages = docs_pages()
-    yield (
-        "SKILL.md",
-        "\n".join([*front_matter(service, skills), *_first_page(service, [p.name for p in pages])]),
-    )
-    yield "commands.md", "\n".join(_command_page())
-    yield "tools.md", "\n".join(_tool_page())
-    yield "http.md", skill_page(service, "", skills)
-    for page in pages:
-        yield f"docs/{page.name}.md", _without_lost_links(page.path)
-
-
 def _without_lost_links(page: Path) -> str:
-    """The page, with plain text in place of links to files that the skill does not have."""
+    """Return the text of a page, with plain text in place of links to files that the skill does not have."""
     from ductile.admin.docs_pages import docs_pages
 
     exported = {exported_page.path for exported_page in docs_pages()}
@@ -140,8 +133,8 @@ def _first_page(service: str, pages: list[str]) -> Iterator[str]:
         "`ductile mcp serve`; [tools.md](tools.md) lists its tools. [http.md](http.md) has the HTTP calls."
     )
     yield from ("", "## Do", "")
-    for does, line in _TASKS:
-        yield from (f"{does}:", "", "```sh", line, "```", "")
+    for task, command in _TASKS:
+        yield from (f"{task}:", "", "```sh", command, "```", "")
     yield from ("## Rules", "", _RULES, "## Read further", "")
     yield "- [commands.md](commands.md): every command with its arguments, options and examples"
     yield "- [tools.md](tools.md): every tool; [http.md](http.md): every plugin and pipeline, and its call"
@@ -151,8 +144,8 @@ def _first_page(service: str, pages: list[str]) -> Iterator[str]:
         ("reference", "to look up"),
         ("explanation", "to understand"),
     ):
-        named = [f"[{page.split('/')[1]}](docs/{page}.md)" for page in pages if page.startswith(f"{part}/")]
-        yield f"- {about}: {', '.join(named)}"
+        links = [f"[{page.split('/')[1]}](docs/{page}.md)" for page in pages if page.startswith(f"{part}/")]
+        yield f"- {about}: {', '.join(links)}"
     yield "- [glossary](docs/glossary.md)"
     yield ""
 

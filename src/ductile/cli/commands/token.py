@@ -65,11 +65,11 @@ def create(invocation: Invocation) -> CommandResult:
 
         name = invocation.text("NAME")
         scopes = tuple(str(scope) for scope in _fields(invocation).get("scopes") or ())
-        with _in_force(invocation, name):
-            done = create_token(
+        with _loaded_by_daemon(invocation, name):
+            token = create_token(
                 invocation.config, invocation.environ, name, scopes, value=value, dry_run=dry_run
             )
-        created = to_builtins(created_response(done, shows_value=value is None, dry_run=dry_run))
+        created = to_builtins(created_response(token, shows_value=value is None, dry_run=dry_run))
 
     def note(console: Console) -> str:
         warnings = ""
@@ -128,7 +128,7 @@ def show(invocation: Invocation) -> CommandResult:
         connection = _connection(invocation)
         if connection is None:
             row = next(row for row in _list_tokens(invocation)["tokens"] if row["name"] == entry.name)
-        else:  # it knows how much of the limits is used
+        else:  # the daemon knows how much of the limits is used
             row = exchange(invocation, connection, "token.show", {"name": entry.name})
 
     def text(console: Console) -> str:
@@ -189,8 +189,8 @@ def rotate(invocation: Invocation) -> CommandResult:
         from ductile.struct import to_builtins
 
         name, keep_old = invocation.text("NAME"), invocation.duration("keep_old")
-        with _in_force(invocation, name):
-            done = rotate_token(
+        with _loaded_by_daemon(invocation, name):
+            token = rotate_token(
                 invocation.config,
                 invocation.environ,
                 name,
@@ -199,7 +199,7 @@ def rotate(invocation: Invocation) -> CommandResult:
                 value=value,
                 dry_run=dry_run,
             )
-        rotated = to_builtins(rotated_response(done, shows_value=value is None, dry_run=dry_run))
+        rotated = to_builtins(rotated_response(token, shows_value=value is None, dry_run=dry_run))
 
     def note(console: Console) -> str:
         until = rotated["previous_expires_at"]
@@ -228,24 +228,24 @@ def rotate(invocation: Invocation) -> CommandResult:
 )
 def revoke(invocation: Invocation) -> CommandResult:
     if invocation.remote is not None:
-        done = request_daemon(invocation)
+        response = request_daemon(invocation)
     else:
         from ductile.config.edit.tokens import revoke_token
         from ductile.struct import to_builtins
 
         name, dry_run = invocation.text("NAME"), invocation.switch("dry_run")
-        with _in_force(invocation, name, revoked=True):
-            done = to_builtins(revoke_token(invocation.config, invocation.environ, name, dry_run=dry_run))
-    files = ", ".join(done["files"])
-    text = f"Would revoke {done['name']}: remove it from {files}."
-    return CommandResult(done, f"Revoked {done['name']} in {files}." if done["written"] else text)
+        with _loaded_by_daemon(invocation, name, revoked=True):
+            response = to_builtins(revoke_token(invocation.config, invocation.environ, name, dry_run=dry_run))
+    files = ", ".join(response["files"])
+    text = f"Would revoke {response['name']}: remove it from {files}."
+    return CommandResult(response, f"Revoked {response['name']} in {files}." if response["written"] else text)
 
 
 @contextmanager
-def _in_force(invocation: Invocation, name: str, *, revoked: bool = False) -> Iterator[None]:
-    """Have the daemon of this machine take the token that the block writes, if one runs.
+def _loaded_by_daemon(invocation: Invocation, name: str, *, revoked: bool = False) -> Iterator[None]:
+    """Make a running daemon of this machine load the token after the block has written it.
 
-    Asked before as well: nothing is written if the daemon could not load it.
+    A dry run before the block makes sure that nothing is written that the daemon could not load.
     """
     from ductile.errors import DuctileError
 
@@ -276,7 +276,7 @@ def _connection(invocation: Invocation) -> Connection | None:
 
 
 def _fields(invocation: Invocation) -> Document:
-    """The fields of the request; an empty list of scopes is none."""
+    """Return the fields of the request. An empty text in the list of scopes is left out."""
     fields = invocation.request_fields()
     scopes = fields.get("scopes")
     if isinstance(scopes, list):
@@ -285,7 +285,7 @@ def _fields(invocation: Invocation) -> Document:
 
 
 def _read_value(invocation: Invocation) -> str | None:
-    """The value from standard input, which is not shown again; None if one is to be generated."""
+    """Return the value from standard input, which is not shown again; None if one has to be generated."""
     import sys
 
     return sys.stdin.read() if invocation.switch("stdin") else None
@@ -306,7 +306,7 @@ def _list_tokens(invocation: Invocation) -> Document:
 
 
 def _old_secret(row: Document, console: Console) -> str | None:
-    """Until when the secret before a rotation is valid; None without one."""
+    """Return until when the secret before a rotation is valid; None without one."""
     if row["previous_expires_at"] is None:
         return None
     word = "valid until" if row["previous_valid"] else "expired"

@@ -18,7 +18,7 @@ from ductile.cli.spec import Example, action
     about="The link is valid once, within a minute, and signs in with all rights. On a machine without a "
     "screen it is only printed. From elsewhere, open /ui of the gateway and sign in with an access token.",
     examples=(Example("ductile ui open", "print the link, and open it where there is a screen"),),
-    local="the link signs in with all rights, so only the machine of the daemon gets one",
+    local_reason="the link signs in with all rights, so only the machine of the daemon gets one",
 )
 def open_dashboard(invocation: Invocation) -> CommandResult:
     response = request_daemon(invocation)

@@ -9,7 +9,7 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import NO_DAEMON, action
 
 
-@action("version", "show the version", local=NO_DAEMON)
+@action("version", "show the version", local_reason=NO_DAEMON)
 def show(invocation: Invocation) -> CommandResult:
     python = ".".join(str(part) for part in sys.version_info[:3])
     platform = f" (Python {python}, {sys.platform})" if invocation.verbose else ""

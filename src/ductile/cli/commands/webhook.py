@@ -9,7 +9,7 @@ from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, Option, action, renders
 
-#: A reload opens a listener, and does not move one that is open.
+#: A reload opens a new listener, but does not move an open one to another address.
 _NOT_LISTENING = (
     "The daemon runs and does not listen there. If `webhooks` is new, run `ductile apply`; if only "
     "`webhooks.listen` has changed, restart it: ductile system stop, then ductile system start."
@@ -39,7 +39,17 @@ def list_endpoints(response: Document, console: Console) -> str:
         text = "The daemon has no webhooks loaded."
     else:
         text = "There are no webhooks. They are configured under `webhooks.endpoints`."
-    return text if response["on_disk"] is None else f"{text}\n\n{_differences_text(response['on_disk'])}"
+    if (differences := response["on_disk"]) is None:
+        return text
+    if differences["error"] is not None:
+        return f"{text}\n\nThe configuration on disk cannot be used: `ductile config check` says why."
+    changes = [
+        f"{word} {', '.join(differences[kind])}"
+        for kind, word in (("added", "new"), ("changed", "changed"), ("removed", "removed"))
+        if differences[kind]
+    ]
+    details = f" ({'; '.join(changes)})" if changes else ""
+    return f"{text}\n\nThe configuration on disk differs{details}: `ductile apply` puts it in force."
 
 
 @action(
@@ -60,14 +70,14 @@ def list_endpoints(response: Document, console: Console) -> str:
             "a recorded delivery; sent again, it runs nothing twice",
         ),
     ),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def send(invocation: Invocation) -> CommandResult:
-    """Send it over HTTP and not over the daemon's socket, so that the whole path is tested."""
+    """Send the request over HTTP and not over the socket of the daemon, to test the whole path."""
     from ductile.admin.webhook_send import send_request, sign_request
     from ductile.errors import DaemonNotRunningError, Exit
 
-    signed = sign_request(
+    signed_request = sign_request(
         invocation.config,
         invocation.environ,
         invocation.text("NAME"),
@@ -75,18 +85,20 @@ def send(invocation: Invocation) -> CommandResult:
         invocation.optional("delivery"),
     )
     if invocation.switch("dry_run"):
-        return CommandResult(signed.redacted(), f"Would post {len(signed.body)} bytes to {signed.url}.")
+        return CommandResult(
+            signed_request.redacted(), f"Would post {len(signed_request.body)} bytes to {signed_request.url}."
+        )
     try:
-        done = send_request(signed)
+        response = send_request(signed_request)
     except DaemonNotRunningError as error:
         if connect_to_daemon(invocation) is not None:
             error.hint = _NOT_LISTENING
         raise
-    text = f"{done['status']}: {done['message']}"
-    response = done.get("answer")
-    if isinstance(response, dict) and response.get("job_id") is not None:
-        text += f", job {response['job_id']}" + (" (as before)" if response.get("deduplicated") else "")
-    return CommandResult(done, text, Exit.OK if done["accepted"] else Exit.FAILURE)
+    text = f"{response['status']}: {response['message']}"
+    answer = response.get("answer")
+    if isinstance(answer, dict) and answer.get("job_id") is not None:
+        text += f", job {answer['job_id']}" + (" (as before)" if answer.get("deduplicated") else "")
+    return CommandResult(response, text, Exit.OK if response["accepted"] else Exit.FAILURE)
 
 
 @renders(
@@ -130,14 +142,14 @@ def deliveries(response: Document, console: Console) -> str:
 )
 def resend(invocation: Invocation) -> CommandResult:
     if invocation.optional("DELIVERY") is None:
-        done = request(invocation, timeout=None)
-        return change_result(done, ("Will be sent again:", "Would be sent again:"), _matched_table)
-    done = request(invocation, "webhook.resend", single_request(invocation, "DELIVERY", "delivery_id"))
-    what = "would be sent again" if done.get("dry_run") else "is sent again as soon as a daemon runs"
-    return CommandResult(done, f"{done['state']} of job {done['job_id']} {what}.")
+        response = request(invocation, timeout=None)
+        return change_result(response, ("Will be sent again:", "Would be sent again:"), _matched_table)
+    response = request(invocation, "webhook.resend", single_request(invocation, "DELIVERY", "delivery_id"))
+    outcome = "would be sent again" if response.get("dry_run") else "is sent again as soon as a daemon runs"
+    return CommandResult(response, f"{response['state']} of job {response['job_id']} {outcome}.")
 
 
-def _matched_table(done: Document, console: Console) -> str:
+def _matched_table(response: Document, console: Console) -> str:
     rows = [
         (
             row["id"],
@@ -148,14 +160,14 @@ def _matched_table(done: Document, console: Console) -> str:
             row["url"],
             row["last_error"] or "",
         )
-        for row in done["deliveries"]
+        for row in response["deliveries"]
     ]
     headers = ("DELIVERY", "JOB", "STATE", "STATUS", "CREATED", "TO", "ABOUT")
     return console.table(headers, rows, optional=("CREATED", "JOB")) if rows else ""
 
 
 def _body(invocation: Invocation) -> bytes:
-    """The bytes unchanged: a signature covers bytes, and a test may need a body that is not JSON."""
+    """Return the body unchanged: a signature covers bytes, and a test may need a body that is not JSON."""
     payload = invocation.optional("payload")
     if payload is None:
         return b"{}"
@@ -173,16 +185,3 @@ def _body(invocation: Invocation) -> bytes:
         return Path(payload[1:]).read_bytes()
     except OSError as error:
         raise UsageError(f"--payload: {payload[1:]} cannot be read: {error.strerror}") from None
-
-
-def _differences_text(differences: Document) -> str:
-    """How the webhooks of the configuration on disk differ from those in force."""
-    if differences["error"] is not None:
-        return "The configuration on disk cannot be used: `ductile config check` says why."
-    changes = [
-        f"{word} {', '.join(differences[kind])}"
-        for kind, word in (("added", "new"), ("changed", "changed"), ("removed", "removed"))
-        if differences[kind]
-    ]
-    what = f" ({'; '.join(changes)})" if changes else ""
-    return f"The configuration on disk differs{what}: `ductile apply` puts it in force."

@@ -18,7 +18,6 @@ from ductile.core.terminal_text import escape_controls as printable
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
-    from threading import Event
 
     from ductile.cli.invocation import Invocation
 
@@ -49,19 +48,21 @@ STATUS_STYLES = {
     "draining": "yellow",
     "disabled": "dim",
 }
-#: The columns whose cells have such a colour.
+#: The columns in which these words have their colour.
 _STATUS_HEADERS = ("STATUS", "STATE", "OUTCOME", "LAST RUN", "NEXT RUN", "NEXT", "HEALTH", "BREAKER")
 _MIN_WIDTH = 40
-#: Shorter waits show no line.
+#: Seconds between two updates of the waiting line. A shorter wait shows no line.
 _INTERVAL_SECONDS = 1
+#: Moves to the start of the line and clears it.
 _CLEAR = "\r\x1b[K"
 
 
 class Console(NamedTuple):
-    """Where text is printed. `width` is None if that is not a terminal: nothing is cut off then.
+    """The stream that text is printed to. `width` is None if it is no terminal: nothing is cut off then.
 
     Files below `directory`, the working directory, are shown relative to it. Times of `today` are shown
-    without their date if there is little room. `where` are the options that say where the daemon is.
+    without their date if there is little room. `daemon_options` (--config, --url and
+    the like, as typed) are added to commands in hints.
 
     Times are shown in `zone` (UTC without one), and relative to `now` if it is known; if `verbose`, exactly
     and in UTC, and ids as a whole.
@@ -71,7 +72,7 @@ class Console(NamedTuple):
     width: int | None = None
     directory: str = ""
     today: str = ""
-    where: str | None = None
+    daemon_options: str | None = None
     verbose: bool = False
     now: datetime | None = None
     zone: tzinfo | None = None
@@ -81,22 +82,27 @@ class Console(NamedTuple):
         return printable(path[len(self.directory) + 1 :] if inside else path).replace("\n", "\\n")
 
     def hint(self, text: str) -> str:
-        """A hint whose commands can be copied."""
-        return add_where(printable(text), self.where)
+        """Return a hint whose commands can be copied."""
+        return add_daemon_options(printable(text), self.daemon_options)
 
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
 
     def beside(self, left: str, text: str, *, indent: int = 0) -> list[str]:
-        """A text on a line that begins with `left`; on a terminal its further lines are aligned below it, or
-        indented further.
+        """Return lines with the text beside `left`. On a terminal it is wrapped; further lines begin below
+        the first, or `indent` further.
 
-        No line break falls into a command, which can be copied then.
+        No line break falls into a command, so that it can be copied.
         """
+        import re
+
         line = one_line(text)
         if self.width is None or len(left) + len(line) <= self.width:
             return [f"{left}{line}"]
-        return wrap_hanging(left, _words(line), max(self.width, _MIN_WIDTH), indent=indent)
+        # A command in backticks, in brackets or at the end of the text counts as one word.
+        command = rf"ductile (?:{'|'.join(first_words())})\b"
+        words = re.findall(rf"[^\s`]*`[^`]+`\S*|\({command}[^()`]*\)\S*|{command}[^`]*$|\S+", line)
+        return wrap_hanging(left, words, max(self.width, _MIN_WIDTH), indent=indent)
 
     def table(
         self,
@@ -106,9 +112,10 @@ class Console(NamedTuple):
         optional: Sequence[str] = (),
         prose: bool = False,
     ) -> str:
-        """Columns as wide as their content. On a terminal they are fitted to its width: `optional` columns
-        are left out if there is no room, in this order, and a last column of `prose` is wrapped. A last
-        column without any value is left out, and words for a status have their colour.
+        """Return a table with columns as wide as their content. Words for a status have their colour.
+
+        On a terminal the table is fitted to its width: a last column without any value is left out, then
+        `optional` columns, in this order, if there is no room; a last column of `prose` is wrapped.
         """
         table = Table(headers, [[one_line(cell) for cell in row] for row in rows])
         limit = None if self.width is None else max(self.width, _MIN_WIDTH)
@@ -134,46 +141,42 @@ class Console(NamedTuple):
 
 
 def one_line(text: str) -> str:
-    """The text on one line, with control characters escaped."""
+    """Return the text on one line, with control characters escaped."""
     return printable(text).replace("\n", " ")
 
 
 def indent_continuation(text: str, indent: str = "  ") -> str:
-    """The text with its further lines indented, so that none of them looks like a line of ours."""
+    """Return the text with its further lines indented, so that none looks like a line of our own."""
     return printable(text).rstrip("\n").replace("\n", f"\n{indent}")
 
 
-def _words(text: str) -> list[str]:
-    """The words of a text. A command is one of them: in backticks, in brackets or at the end of the text."""
-    import re
-
-    command = rf"ductile (?:{'|'.join(first_words())})\b"
-    return re.findall(rf"[^\s`]*`[^`]+`\S*|\({command}[^()`]*\)\S*|{command}[^`]*$|\S+", text)
-
-
-def add_where(text: str, where: str | None) -> str:
-    """The text with --config or --url in its commands, which can be copied then; unchanged if it has one.
+def add_daemon_options(text: str, daemon_options: str | None) -> str:
+    """Return the text with these options in its commands, so that they can be copied. A text that has
+    --config or --url already is not changed.
 
     Hints come from every layer, and only the command line knows how the daemon was named.
     """
-    if where is None or any(f"{option.flags[0]} " in text for option in (CONFIG, URL)):
+    if daemon_options is None or any(f"{option.flags[0]} " in text for option in (CONFIG, URL)):
         return text
     import re
 
     words = "|".join(word for word in first_words() if word not in ("init", "version"))
 
     def append(match: re.Match[str]) -> str:
-        return match[0] if "--help" in match[1] else f"`ductile {match[1]} {where}`"
+        return match[0] if "--help" in match[1] else f"`ductile {match[1]} {daemon_options}`"
 
-    # The end of a command is known in backticks and at the end of the text; elsewhere its beginning only.
+    # The options follow a command in backticks or at the end of the text. Elsewhere the end of a command is
+    # not known, so they follow the word `ductile`.
     text = re.sub(rf"`ductile ((?:{words})\b[^`]*)`", append, text)
     last = re.search(rf"(?<![`\w/-])ductile (?:{words})(?:\b[^`,;()]*[^`,;().])?$", text)
-    begin, end = (text, "") if last is None else (text[: last.start()], f"{last[0]} {where}")
-    return re.sub(rf"(?<![`\w/-])ductile (?=(?:{words})\b)", lambda _: f"ductile {where} ", begin) + end
+    begin, end = (text, "") if last is None else (text[: last.start()], f"{last[0]} {daemon_options}")
+    return (
+        re.sub(rf"(?<![`\w/-])ductile (?=(?:{words})\b)", lambda _: f"ductile {daemon_options} ", begin) + end
+    )
 
 
 def console_for(
-    stream: TextIO, environ: Mapping[str, str], where: str | None = None, *, verbose: bool = False
+    stream: TextIO, environ: Mapping[str, str], daemon_options: str | None = None, *, verbose: bool = False
 ) -> Console:
     from datetime import UTC, datetime
     from zoneinfo import ZoneInfo
@@ -182,7 +185,7 @@ def console_for(
 
     now, zone = datetime.now(UTC), ZoneInfo(system_timezone(environ))
     directory = os.getcwd()  # noqa: PTH109 - pathlib is slow to import
-    plain = Console(directory=directory, where=where, verbose=verbose, now=now, zone=zone)
+    plain = Console(directory=directory, daemon_options=daemon_options, verbose=verbose, now=now, zone=zone)
     if not stream.isatty():
         return plain
 
@@ -195,13 +198,13 @@ def console_for(
 
 
 class WaitingLine:
-    """The line on standard error that says what is waited for, and text that is shown meanwhile and stays."""
+    """The line on standard error that shows what the command waits for. Other text is printed above it."""
 
-    def __init__(self, what: str | None) -> None:
-        """`what` is None where no line is shown."""
+    def __init__(self, title: str | None) -> None:
+        """`title` names the thing waited for; None shows no line."""
         from threading import Lock
 
-        self._what = what
+        self._title = title
         self._lock = Lock()
         self._shown = False
         self._at_line_start = True
@@ -225,8 +228,8 @@ class WaitingLine:
                 line_end = "" if self._at_line_start else "\n"
                 self._replace(line_end + "".join(f"{line}\n" for line in lines))
             # A line that a job has begun is not overwritten.
-            if self._what is not None and self._at_line_start:
-                sys.stderr.write(f"{_CLEAR}waiting for {self._what}, {ms(seconds * 1000)}")
+            if self._title is not None and self._at_line_start:
+                sys.stderr.write(f"{_CLEAR}waiting for {self._title}, {ms(seconds * 1000)}")
                 sys.stderr.flush()
                 self._shown = True
 
@@ -243,40 +246,40 @@ class WaitingLine:
 
 @contextmanager
 def show_waiting(
-    invocation: Invocation, what: str, poll: Callable[[], list[str]] | None = None
+    invocation: Invocation, title: str, poll: Callable[[], list[str]] | None = None
 ) -> Iterator[WaitingLine]:
-    """Show on a terminal what the block waits for, and how long, in a line on standard error.
+    """Show on a terminal, in a line on standard error, what the block waits for (`title`), and how long.
 
-    Lines of `poll` are printed meanwhile and stay, on a terminal or not.
+    Lines that `poll` returns are printed meanwhile and stay, on a terminal or not.
     """
     terminal = sys.stderr.isatty() and not invocation.json
-    line = WaitingLine(one_line(what) if terminal else None)
+    line = WaitingLine(one_line(title) if terminal else None)
     if invocation.json or not (terminal or poll):
         yield line
         line.end()
         return
     from threading import Event, Thread
 
-    over = Event()
-    thread = Thread(target=_show, args=(line, poll or list, over), name="ductile-progress", daemon=True)
+    ended = Event()
+
+    def update() -> None:
+        seconds = 0
+        while not ended.wait(_INTERVAL_SECONDS):
+            seconds += _INTERVAL_SECONDS
+            line.update(poll() if poll else [], seconds)
+
+    thread = Thread(target=update, name="ductile-progress", daemon=True)
     thread.start()
     try:
         yield line
     finally:
-        over.set()
+        ended.set()
         thread.join()
         line.end()
 
 
-def _show(line: WaitingLine, poll: Callable[[], list[str]], over: Event) -> None:
-    seconds = 0
-    while not over.wait(_INTERVAL_SECONDS):
-        seconds += _INTERVAL_SECONDS
-        line.update(poll(), seconds)
-
-
 def progress_line(*, json: bool) -> Callable[[str, int, int], None]:
-    """Return a function that shows a step, the amount that is done and the whole amount.
+    """Return a function that shows the progress of a step: its name, the amount done and the whole amount.
 
     Shows nothing unless standard error is a terminal, and nothing beside JSON.
     """

@@ -1,4 +1,4 @@
-"""Errors as JSON and as text: what is wrong, where, what is expected, what to do."""
+"""Errors as JSON and as text: the problem, its place, the expected value and a hint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ductile.cli.console.console import Console, add_where, indent_continuation, printable
+from ductile.cli.console.console import Console, add_daemon_options, indent_continuation, printable
 from ductile.errors import ConfigError, DuctileError, Problem
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _HINTS = ("hint:", "fix:")
 
 
-def error_as_json(error: DuctileError, where: str | None = None) -> JsonObject:
+def error_as_json(error: DuctileError, daemon_options: str | None = None) -> JsonObject:
     details: JsonObject = dict(error.details)  # type: ignore[arg-type]  # values are JSON by contract
     if isinstance(error, ConfigError):
         details["problems"] = [asdict(problem) for problem in error.problems]
     body: JsonObject = {
         "code": error.code,
         "message": error.message,
-        "hint": None if error.hint is None else add_where(error.hint, where),
+        "hint": None if error.hint is None else add_daemon_options(error.hint, daemon_options),
         "details": details,
     }
     return {"error": body, "message": error.message}
@@ -40,7 +40,7 @@ def error_as_text(error: DuctileError, console: Console) -> str:
 
 
 def problems_as_text(problems: Sequence[Problem], console: Console, *, common_hint: str | None = None) -> str:
-    """One paragraph for each problem, by file and line. A hint that is the common one is left out."""
+    """Return one paragraph for each problem, by file and line. A hint equal to `common_hint` is left out."""
     paragraphs = []
     files = list(dict.fromkeys(problem.file for problem in problems))
     for problem in sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0)):
@@ -53,7 +53,7 @@ def problems_as_text(problems: Sequence[Problem], console: Console, *, common_hi
 
 
 def paragraph(title: str, message: str, fields: Sequence[tuple[str, str | None]], console: Console) -> str:
-    """The place, the problem, and one line for each field that has a value."""
+    """Return the title, the message, and one line for each field that has a value."""
     filled = [(f"{name}:", text) for name, text in fields if text]
     width = max((len(name) for name, _ in filled), default=0)
     lines = [f"  {title}"] if title else []
@@ -69,7 +69,7 @@ def paragraph(title: str, message: str, fields: Sequence[tuple[str, str | None]]
 
 
 def _hint(indent: str, name: str, styled: str, text: str, console: Console) -> str:
-    """A hint beside its name, wrapped on a terminal unless it has lines of its own."""
+    """Return a hint beside its name. On a terminal it is wrapped, unless the text has line breaks."""
     hint = console.hint(text)
     if "\n" in hint:
         return f"{indent}{styled} {hint}"

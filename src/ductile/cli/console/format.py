@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ductile.cli.invocation import Invocation
     from ductile.core.json import JsonValue
 
-#: Two ids of a million jobs share this many last digits with a chance of one in four thousand for each job.
+#: Digits of a short id. Among a million jobs, the chance that another one has the same is 1 in 4,000.
 SHORT_ID = 8
 _SHORT_HASH = 12
 _SECOND = 1000
@@ -27,21 +27,21 @@ _HOUR = 60 * _MINUTE
 #: Statuses in which a job has ended.
 TERMINAL_STATUSES = ("succeeded", "failed", "dead")
 ORPHANED = "no process runs it any more"
-#: Text that needs no quotes. All other text is quoted, which is always valid.
+#: Text that YAML reads as text without quotes. All other text is quoted, which is always valid.
 _PLAIN_YAML = r"\$\{\w+\}|[\w./][\w./@+-]*(:[\w./@+-]+)*|[\w./][\w./@+-]*( [\w./@+-]+)+"
-#: Text that YAML 1.2 reads as something else: its keywords, numbers, and the end of a document.
+#: Text that YAML 1.2 does not read as text: its keywords, numbers, and the end of a document.
 _NOT_YAML_TEXT = (
     r"(?i:true|false|null|[-+]?\.(inf|nan))|0o[0-7]+|0x[0-9a-fA-F]+|\.\.\.( .*)?"
     r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
 )
-#: Jobs that are shown of a step that ran often.
+#: Jobs that are shown of one step.
 _MAX_JOBS = 3
 _STEP_OUTCOMES = {"not_made": "not made", "not_reached": "not reached", "entered": "-"}
 _NOT_MADE_REASONS = ("bad_template", "bad_baggage", "bad_condition")
 
 
 def to_json(value: object, indent: int | None = None) -> str:
-    """The value as JSON, without characters that steer a terminal."""
+    """Return the value as JSON, with control characters escaped."""
     import json
 
     from ductile.core.terminal_text import escape_in_json
@@ -52,14 +52,14 @@ def to_json(value: object, indent: int | None = None) -> str:
 def print_rows(
     invocation: Invocation, rows: Iterable[Document], line: Callable[[Document, Console], str]
 ) -> None:
-    """Print rows as they come: one JSON object, or one text, each."""
+    """Print one row after the other: as a JSON object with --json, else as the text that `line` returns."""
     console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
     for row in rows:
         print(to_json(row) if invocation.json else line(row, console), file=invocation.out, flush=True)
 
 
 def time(instant: str | None, console: Console) -> str:
-    """The time in the local zone, to the second: `2026-02-08 10:00:00`. If verbose, exactly and in UTC."""
+    """Return the local time to the second: `2026-02-08 10:00:00`. If verbose, exactly and in UTC."""
     if not instant or console.verbose:
         return instant or "-"
     from datetime import UTC, datetime
@@ -68,12 +68,12 @@ def time(instant: str | None, console: Console) -> str:
 
 
 def clock(instant: str | None, console: Console) -> str:
-    """The local time, on a terminal without the date of today: `10:00:00`."""
+    """Return the local time, on a terminal without the date of today: `10:00:00`."""
     return time(instant, console).removeprefix(f"{console.today or '-'} ")
 
 
 def when(instant: str | None, console: Console) -> str:
-    """The time relative to now: `3 min ago`, `in 2 h`; without the seconds if it is over a day away."""
+    """Return the time relative to now: `3 min ago`, `in 2 h`; the local time if it is over a day away."""
     if not instant or console.verbose or console.now is None:
         return time(instant, console)
     from datetime import datetime, timedelta
@@ -87,13 +87,13 @@ def when(instant: str | None, console: Console) -> str:
 
 
 def moment(instant: str | None, console: Console) -> str:
-    """The local time, and its distance from now."""
+    """Return the local time, and its distance from now."""
     exact, relative = time(instant, console), when(instant, console)
     return exact if exact.startswith(relative) else f"{exact} ({relative})"
 
 
 def local_times(text: str, console: Console) -> str:
-    """The text with its times in UTC replaced by local ones, on a terminal without the date of today."""
+    """Return the text with local times in place of those in UTC, on a terminal without the date of today."""
     import re
 
     times = r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
@@ -101,22 +101,23 @@ def local_times(text: str, console: Console) -> str:
 
 
 def prose(text: str, console: Console, left: str = "") -> str:
-    """A sentence of a response: with local times, and wrapped on a terminal."""
+    """Return a sentence of a response with local times, wrapped on a terminal."""
     return "\n".join(console.beside(left, local_times(text, console), indent=2 if left else 0))
 
 
 def short_hash(text: str | None, console: Console) -> str | None:
-    """The beginning of a hash; the whole one if verbose."""
+    """Return the beginning of a hash; the whole one if verbose."""
     algorithm, colon, digest = (text or "").partition(":")
     return text if console.verbose or not colon else f"{algorithm}:{digest[:_SHORT_HASH]}"
 
 
 def short_id(job_id: str | None, console: Console) -> str:
-    """The end of an id, in which jobs of the same minute differ; the whole one if verbose."""
+    """Return the end of an id, in which jobs of the same minute differ; the whole one if verbose."""
     return (job_id or "-") if console.verbose else (job_id or "-")[-SHORT_ID:]
 
 
 def ms(milliseconds: float | None) -> str:
+    """Return a duration: `<1ms`, `250ms`, `1.5s`, `2m05s` or `3h10m`; `-` for None."""
     if milliseconds is None:
         return "-"
     if 0 < milliseconds < 1:
@@ -131,11 +132,12 @@ def ms(milliseconds: float | None) -> str:
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun: `1 job`, `2 jobs`."""
     return f"{number} {singular}" if number == 1 else f"{number} {plural or singular + 's'}"
 
 
 def fields(pairs: Iterable[tuple[str, str | None]], console: Console) -> list[str]:
-    """One aligned line for each field that has a value; on a terminal a long text is wrapped."""
+    """Return one aligned line for each field that has a value; on a terminal a long text is wrapped."""
     filled = [(name, text) for name, text in pairs if text]
     width = max((len(name) for name, _ in filled), default=0)
     lines = []
@@ -150,12 +152,12 @@ def fields(pairs: Iterable[tuple[str, str | None]], console: Console) -> list[st
 
 
 def value(value: Any) -> str:
-    """A text unchanged, any other value as JSON."""
+    """Return a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else to_json(value, indent=2)
 
 
 def inline(value: object) -> str:
-    """A value on one line: a text unchanged, any other value as JSON."""
+    """Return a value on one line: a text without line breaks, any other value as JSON."""
     return one_line(value if isinstance(value, str) else to_json(value))
 
 
@@ -173,12 +175,12 @@ def section(title: str, body: str, console: Console) -> list[str]:
 
 
 def list_section(title: str, rows: Sequence[str], console: Console) -> list[str]:
-    """A section with one line for each row; nothing without rows."""
+    """Return a section with a paragraph for each row; nothing without rows."""
     return section(title, "\n".join(prose(row, console, "  ") for row in rows), console) if rows else []
 
 
 def with_next_page(text: str, response: Document) -> str:
-    """The text, and the option for the next page if there is one."""
+    """Return the text, with the option for the next page if there is one."""
     cursor = response["next_cursor"]
     return f"{text}\n\nThere are more: --cursor {cursor}" if cursor else text
 
@@ -198,12 +200,12 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
         for job in jobs
     ]
     headers = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
-    # Left out first on a narrow terminal: why a job failed, and when, matters more.
+    # These are left out first on a narrow terminal: ABOUT, the reason of a failure, matters more.
     return console.table(headers, rows, optional=("BY", "ATTEMPT", "CREATED"))
 
 
 def job_note(job: Document, console: Console) -> str:
-    """Why a job is in its status, in one line."""
+    """Return why a job is in its status, in one line."""
     if job["next_retry_at"] and job["status"] == "queued":
         return f"{job['last_error'] or job['reason']}; next try {when(job['next_retry_at'], console)}"
     if job.get("orphaned"):
@@ -214,7 +216,7 @@ def job_note(job: Document, console: Console) -> str:
 
 
 def brief_error(reason: str, error: str | None) -> str:
-    """Why a job failed, for a line with little room: what differs from job to job comes first."""
+    """Return why a job failed, for a line with little room: the part that differs most comes first."""
     if not error:
         return reason
     status, _, last_line = error.partition("; stderr ends with: ")
@@ -224,13 +226,13 @@ def brief_error(reason: str, error: str | None) -> str:
 
 
 def informative_error(job: Document) -> str | None:
-    """The last error of a job that did not succeed, unless it only repeats the reason."""
+    """Return the last error of a job that did not succeed; None if it only repeats the reason."""
     error = job["last_error"]
     return None if job["status"] == "succeeded" or error == job["reason"] else error
 
 
 def init_failure(mark: Document) -> str:
-    """Why a plugin's init failed, in one line, and the command that shows its job."""
+    """Return why a plugin's init failed, in one line, and the command that shows its job."""
     error = printable(str(mark["error"])).partition("\n")[0]
     return f"{error} (`ductile job show {mark['job_id']}`)" if mark["job_id"] else error
 
@@ -261,8 +263,8 @@ def _yaml_lines(value: JsonValue) -> Iterator[str]:
 def _yaml_scalar(value: JsonValue) -> str:
     import re
 
-    plain = isinstance(value, str) and re.fullmatch(_PLAIN_YAML, value, re.ASCII)
-    return str(value) if plain and not re.fullmatch(_NOT_YAML_TEXT, str(value)) else to_json(value)
+    needs_no_quotes = isinstance(value, str) and re.fullmatch(_PLAIN_YAML, value, re.ASCII)
+    return str(value) if needs_no_quotes and not re.fullmatch(_NOT_YAML_TEXT, str(value)) else to_json(value)
 
 
 class _StepRow(NamedTuple):
@@ -282,7 +284,7 @@ def steps_table(steps: list[Document], console: Console) -> str:
 
 
 def _step_rows(step: Document, console: Console) -> list[_StepRow]:
-    """A row for each job, up to a limit; one row for a step without jobs."""
+    """Return a row for each job, up to a limit; one row for a step without jobs."""
     jobs = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE_REASONS]
     bypassed = tuple(bypass["explanation"] for bypass in step["bypasses"][:1])
     match step["kind"]:

@@ -19,6 +19,8 @@ _TIME = r"\b(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)\b"
 
 
 class Table(NamedTuple):
+    """Headers and rows of text, before they are aligned."""
+
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
 
@@ -34,13 +36,14 @@ class Table(NamedTuple):
 
 
 def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, prose: bool = False) -> Table:
-    """The table in lines of at most `width`, as far as possible. `optional` columns are left out in this
-    order. If the last column is `prose`, it is wrapped into further rows.
+    """Return the table in lines of at most `width`, as far as possible. `optional` columns are left out in
+    this order. If the last column is `prose`, it is wrapped into further rows.
     """
     if _line_length(table.widths) <= width:
         return table
     table = Table(table.headers, [[_shorten(cell, today) for cell in row] for row in table.rows])
-    wrapped = table.headers[-1] if prose else None  # Stays: another column must not be wrapped in its place.
+    # The column of prose stays even without a value: otherwise another column would be wrapped in its place.
+    wrapped = table.headers[-1] if prose else None
     for header, *cells in zip(table.headers, *table.rows, strict=True):
         is_empty = header != wrapped and all(cell in ("", "-") for cell in cells)
         if is_empty and _line_length(table.widths) > width:
@@ -49,9 +52,9 @@ def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, 
         if header not in table.headers:
             continue
         *others, last = (max(len(text), _MIN_COLUMN) for text in table.headers)
-        # The last column has the reasons. Only for the most important of the optional columns it gets narrow.
-        least = [*others, max(last, _MIN_PROSE) if prose or position < len(optional) else last]
-        if _line_length([*map(min, least, table.widths)]) <= width:
+        # The last column has the reasons. It gets narrow only to keep the most important optional column.
+        minimum_widths = [*others, max(last, _MIN_PROSE) if prose or position < len(optional) else last]
+        if _line_length([*map(min, minimum_widths, table.widths)]) <= width:
             break
         table = table.without(header)
     if prose:
@@ -61,13 +64,13 @@ def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, 
 
 
 def _wrap_last(table: Table, width: int) -> Table:
-    """Wrap the last column into the room that the others leave, at least its minimum width."""
+    """Wrap the last column into the room that the others leave, but not below its minimum width."""
     *others, last = table.widths
-    left = width - _line_length([*others, 0])
-    *widths, room = _cut([*others, min(last, max(left, _MIN_PROSE))], table.headers, width)
+    room = width - _line_length([*others, 0])
+    *widths, last_width = _cut([*others, min(last, max(room, _MIN_PROSE))], table.headers, width)
     rows: list[list[str]] = []
     for *cells, text in table.rows:
-        first, *more = wrap(text, room)
+        first, *more = wrap(text, last_width)
         rows.append([*_cut_row(cells, widths), first])
         rows += [[*("" for _ in widths), line] for line in more]
     return Table(table.headers, rows)
@@ -78,7 +81,7 @@ def _line_length(widths: Sequence[int]) -> int:
 
 
 def _shorten(cell: str, today: str) -> str:
-    """Ids by their end, in which jobs of the same minute differ; times of today without the date."""
+    """Return the cell with shorter times, and ids cut to their end, in which jobs of one minute differ."""
     import re
 
     def shorten_time(match: re.Match[str]) -> str:
@@ -90,9 +93,9 @@ def _shorten(cell: str, today: str) -> str:
 
 def _cut(widths: list[int], headers: Sequence[str], width: int) -> list[int]:
     """Narrow the widest column until all fit, but none below its header."""
-    least = [len(header) for header in headers]
+    minimum_widths = [len(header) for header in headers]
     while _line_length(widths) > width:
-        shrinkable = [column for column, size in enumerate(widths) if size > least[column]]
+        shrinkable = [column for column, size in enumerate(widths) if size > minimum_widths[column]]
         if not shrinkable:
             break
         widths[max(shrinkable, key=lambda column: widths[column])] -= 1
@@ -107,12 +110,12 @@ def _cut_row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width`, broken at spaces; a word that is longer is broken, too."""
+    """Return the text in lines of at most `width`, broken at spaces. A longer word is broken as well."""
     return _fill(text.split(), width)
 
 
 def _fill(words: Sequence[str], width: int) -> list[str]:
-    """The words in lines of at most `width`. Words that have spaces inside are never broken."""
+    """Return the words in lines of at most `width`. A word that contains spaces is never broken."""
     lines = [""]
     for word in words:
         room = width - len(lines[-1]) - 1
@@ -126,7 +129,7 @@ def _fill(words: Sequence[str], width: int) -> list[str]:
 
 
 def wrap_hanging(left: str, text: str | Sequence[str], width: int, *, indent: int = 0) -> list[str]:
-    """The text, or its words, beside `left`; further lines are below the first one, or indented further."""
+    """Return the text, or its words, beside `left`. Others begin below the first, or `indent` further."""
     words = text.split() if isinstance(text, str) else text
     first, *others = _fill(words, width - len(left) - indent)
     return [f"{left}{first}".rstrip(), *(" " * (len(left) + indent) + line for line in others)]

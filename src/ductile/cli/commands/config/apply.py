@@ -81,28 +81,31 @@ def apply_files(
     to: str | None = None,
     plan_hint: bool = True,
 ) -> CommandResult:
-    """Write these contents, then seal and load what is on disk; with --url the daemon there does it.
+    """Write these contents, then seal and load the files on disk; with --url that daemon does it.
 
-    `plan_hint`: whether a dry run says how to do exactly that.
+    With `plan_hint`, a dry run shows the command that does exactly what was planned.
     """
     dry_run = invocation.switch("dry_run")
     if invocation.remote is not None:
-        with _waiting_shown(invocation):
-            done = request_daemon(invocation, timeout=None if invocation.switch("drain") else DAEMON_TIMEOUT)
+        with _show_drain(invocation):
+            response = request_daemon(
+                invocation, timeout=None if invocation.switch("drain") else DAEMON_TIMEOUT
+            )
         return CommandResult(
-            done, lambda console: _plan_text(done, console, dry_run=dry_run, command=command)
+            response, lambda console: _plan_text(response, console, dry_run=dry_run, command=command)
         )
-    done = apply_here(invocation, command, contents or {}, runs=daemon_runs(invocation))
+    response = apply_here(invocation, command, contents or {}, runs=daemon_runs(invocation))
     if to is not None:
-        done["to"] = to
+        response["to"] = to
     return CommandResult(
-        done, lambda console: _plan_text(done, console, dry_run=dry_run, command=command, plan_hint=plan_hint)
+        response,
+        lambda console: _plan_text(response, console, dry_run=dry_run, command=command, plan_hint=plan_hint),
     )
 
 
 def daemon_runs(invocation: Invocation) -> bool | None:
-    """Whether a daemon of this configuration listens. None if the files do not even say where its socket is:
-    they cannot be loaded.
+    """Whether a daemon of this configuration listens. None if the files cannot be loaded, so that the
+    place of its socket is not known.
     """
     from ductile.errors import ConfigError
 
@@ -145,7 +148,7 @@ def apply_here(
     kept_id = plan.write(command) if sealed else None
     if not dry_run:
         config = None if reloaded is None else reloaded["config"]
-        if runs is None:  # the files are in order now, and say where it listens
+        if runs is None:  # the files can be loaded now, so the place of the socket is known
             runs = daemon_runs(invocation)
         if runs:
             reloaded = _reload(invocation, command, plan_id, config, sealed=sealed)
@@ -161,7 +164,7 @@ def apply_here(
     }
 
 
-def _waiting_shown(invocation: Invocation) -> AbstractContextManager[object]:
+def _show_drain(invocation: Invocation) -> AbstractContextManager[object]:
     from contextlib import nullcontext
 
     drains = invocation.switch("drain") and not invocation.switch("dry_run")
@@ -182,7 +185,7 @@ def _reload(
         "drain_timeout": invocation.optional("timeout"),
     }
     try:
-        with _waiting_shown(invocation):
+        with _show_drain(invocation):
             return request_daemon(
                 invocation, "system.reload", fields, timeout=None if drain else DAEMON_TIMEOUT
             )
@@ -194,7 +197,7 @@ def _reload(
 
 
 def _finish_or_undo(invocation: Invocation) -> CommandResult:
-    """Complete or take back what a killed command left, then reload a running daemon."""
+    """Complete or undo the change of a killed command, then reload a running daemon."""
     from ductile.admin.apply import resume_change
     from ductile.errors import UsageError
 
@@ -218,31 +221,31 @@ def _finish_or_undo(invocation: Invocation) -> CommandResult:
 
 
 def _plan_text(
-    done: Document, console: Console, *, dry_run: bool, command: str, plan_hint: bool = True
+    response: Document, console: Console, *, dry_run: bool, command: str, plan_hint: bool = True
 ) -> str:
-    name = "apply" if command == "apply" else f"config rollback {done['to']}"
+    name = "apply" if command == "apply" else f"config rollback {response['to']}"
     lines = []
-    for file in done["files"]:
+    for file in response["files"]:
         lines.append(f"{console.style('bold', printable(file['name']))} ({file['change']})")
         for line in file["differences"]:
             style = {"+": "green", "-": "red"}.get(line[:1], "dim")
             lines.append(f"  {console.style(style, printable(line))}")
     if lines:
         lines.append("")
-    if not done.get("needed", bool(done["files"])):
+    if not response.get("needed", bool(response["files"])):
         lines.append("The files are as sealed.")
     elif command == "rollback":
-        lines.append(f"{'Would restore' if dry_run else 'Restored'} the files of {done['to']}.")
-        if kept_id := done.get("kept"):
+        lines.append(f"{'Would restore' if dry_run else 'Restored'} the files of {response['to']}.")
+        if kept_id := response.get("kept"):
             advice = f"`ductile config rollback {kept_id}` restores them"
             lines.append(f"They had changes that were never sealed; {advice}.")
     else:
         lines.append("Would seal these files." if dry_run else "Sealed these files.")
     lines.append(
         _NO_DAEMON
-        if done["reload"] is None
-        else reload_text(done["reload"], console, drain=f"ductile {name} --drain")
+        if response["reload"] is None
+        else reload_text(response["reload"], console, drain=f"ductile {name} --drain")
     )
     if dry_run and plan_hint:
-        lines.append(console.hint(f"To do exactly this: `ductile {name} --plan {done['plan']}`"))
+        lines.append(console.hint(f"To do exactly this: `ductile {name} --plan {response['plan']}`"))
     return "\n".join(lines)

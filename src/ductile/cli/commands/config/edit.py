@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @action(
     "edit",
     "edit a file in your editor; it is checked before it is written",
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
     arguments=(Argument("FILE", "a file of the configuration (default config.yaml)", required=False),),
     options=(DRY_RUN, APPLY, LOCK),
     about="Opens a copy with $VISUAL or $EDITOR. When the editor ends, the whole configuration is checked "
@@ -45,9 +45,9 @@ def edit(invocation: Invocation) -> CommandResult:
     command = _editor(invocation)
     copy = EditCopy.of(file)
     applies = wants_apply(invocation)
-    done: SettingChange | None = None
+    accepted: SettingChange | None = None
     applied: CommandResult | None = None
-    while done is None:
+    while accepted is None:
         _run_editor(command, copy.path)
         try:
             change = replace_text(
@@ -60,7 +60,7 @@ def edit(invocation: Invocation) -> CommandResult:
                 dry_run=applies or invocation.switch("dry_run"),
             )
             applied = apply_change(invocation, change) if applies else None
-            done = change
+            accepted = change
         except DuctileError as error:
             if _wants_to_edit_again(error, invocation):
                 continue
@@ -72,14 +72,14 @@ def edit(invocation: Invocation) -> CommandResult:
     copy.remove()
     if applied is not None:
         return applied
-    if not done.diff:
-        return CommandResult(change_as_json(done), "Nothing was changed.")
-    hint = apply_hint(invocation, sealed=done.sealed)
-    return CommandResult(change_as_json(done), lambda console: change_text(done, console, hint=hint))
+    if not accepted.diff:
+        return CommandResult(change_as_json(accepted), "Nothing was changed.")
+    hint = apply_hint(invocation, sealed=accepted.sealed)
+    return CommandResult(change_as_json(accepted), lambda console: change_text(accepted, console, hint=hint))
 
 
 def _editor(invocation: Invocation) -> list[str]:
-    """The words of the editor's command line. UsageError if none is set and there is no terminal."""
+    """Return the words of the editor's command line. Raises UsageError without an editor and a terminal."""
     import shlex
     import sys
 
@@ -100,7 +100,7 @@ def _editor(invocation: Invocation) -> list[str]:
 
 
 def _run_editor(command: list[str], path: Path) -> None:
-    """Wait for the editor. RefusedError if it cannot be started or fails."""
+    """Run the editor and wait for its end. Raises RefusedError if it cannot be started or fails."""
     import subprocess
 
     from ductile.errors import RefusedError
@@ -119,7 +119,7 @@ def _run_editor(command: list[str], path: Path) -> None:
 
 
 def _wants_to_edit_again(error: DuctileError, invocation: Invocation) -> bool:
-    """Show what is wrong and ask, on a terminal; False elsewhere."""
+    """Show the error on a terminal and ask the user. False without a terminal."""
     import sys
 
     from ductile.cli.console.console import console_for

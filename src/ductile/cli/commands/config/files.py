@@ -34,10 +34,10 @@ _SEAL_CHANGES = {"same": "as before", "gone": "no longer part of it"}
     "report everything that is wrong with the configuration",
     about="Reads what the daemon would read, verifies the seal and looks at every plugin. "
     "Exit status 78 when something has to be corrected before all of it can run.",
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def check(invocation: Invocation) -> CommandResult:
-    """A bad configuration is a result, too, and not an error of this command."""
+    """A bad configuration is a result of this command, and not an error."""
     from dataclasses import asdict
 
     from ductile.admin.config import check_configuration
@@ -94,7 +94,7 @@ def check(invocation: Invocation) -> CommandResult:
         Example("ductile config lock tokens.yaml", "authorise one file, and no other change"),
         Example("ductile config lock --dry-run", "what has changed since it was sealed?"),
     ),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def lock(invocation: Invocation) -> CommandResult:
     from ductile.admin.seal import seal_configuration
@@ -142,7 +142,7 @@ def show(invocation: Invocation) -> CommandResult:
     "get",
     "show one setting",
     arguments=(Argument("KEY", "where it is, for example service.log_level"),),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def get(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import read_setting
@@ -155,7 +155,7 @@ def get(invocation: Invocation) -> CommandResult:
         "file": setting.location.file if setting.location else None,
         "line": setting.location.line if setting.location else None,
     }
-    # A text unchanged, so that a script can use it; anything larger as YAML.
+    # A text is printed unchanged, so that a script can use it; any other value as YAML.
     text = "" if setting.value is None else fmt.to_yaml(setting.value)
     return CommandResult(data, printable(setting.value) if isinstance(setting.value, str) else text)
 
@@ -178,7 +178,7 @@ def get(invocation: Invocation) -> CommandResult:
         Example("ductile config set plugins.echo.enabled false --dry-run", "what would be changed?"),
         Example("ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"),
     ),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def change(invocation: Invocation) -> CommandResult:
     return _change(invocation, invocation.text("VALUE"))
@@ -187,7 +187,7 @@ def change(invocation: Invocation) -> CommandResult:
 @action(
     "unset",
     "remove one setting from its file, keeping comments and order",
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
     arguments=(Argument("KEY", "where it is, such as service.log_level or routes[0]"),),
     options=(DRY_RUN, APPLY, LOCK),
     about="Its default applies again. Checked, written, sealed and applied as by `config set`.",
@@ -201,7 +201,7 @@ def _change(invocation: Invocation, value: str | None) -> CommandResult:
     from ductile.admin.config import change_setting
 
     applies = wants_apply(invocation)
-    done = change_setting(
+    change = change_setting(
         invocation.config,
         invocation.environ,
         invocation.text("KEY"),
@@ -210,13 +210,13 @@ def _change(invocation: Invocation, value: str | None) -> CommandResult:
         lock=invocation.switch("lock"),
     )
     if applies:
-        return apply_change(invocation, done)
-    hint = apply_hint(invocation, sealed=done.sealed)
-    return CommandResult(change_as_json(done), lambda console: change_text(done, console, hint=hint))
+        return apply_change(invocation, change)
+    hint = apply_hint(invocation, sealed=change.sealed)
+    return CommandResult(change_as_json(change), lambda console: change_text(change, console, hint=hint))
 
 
 def wants_apply(invocation: Invocation) -> bool:
-    """Whether --apply is given. UsageError beside --lock."""
+    """Whether --apply is given. Raises UsageError together with --lock."""
     from ductile.errors import UsageError
 
     if invocation.switch("apply") and invocation.switch("lock"):
@@ -232,7 +232,7 @@ def apply_change(invocation: Invocation, change: SettingChange) -> CommandResult
 
 
 def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
-    """How a change that was written takes effect."""
+    """Return how a written change takes effect."""
     import shlex
 
     config = f" --config {shlex.quote(invocation.config)}" if invocation.config else ""
@@ -241,7 +241,7 @@ def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
     return f"Its seal is not renewed. If the change is what you want, run `ductile apply{config}`."
 
 
-@action("schema", "print the JSON Schema of the configuration", local=NO_DAEMON)
+@action("schema", "print the JSON Schema of the configuration", local_reason=NO_DAEMON)
 def schema(_invocation: Invocation) -> CommandResult:
     from ductile.config.schema.jsonschema import config_schema
 
@@ -255,7 +255,7 @@ def schema(_invocation: Invocation) -> CommandResult:
     arguments=(Argument("DIR", "directory to create"),),
     options=(DRY_RUN,),
     about="With an example plugin, pipeline, schedule and token. Overwrites nothing.",
-    local=NO_DAEMON,
+    local_reason=NO_DAEMON,
 )
 def init(invocation: Invocation) -> CommandResult:
     from ductile.admin.init_config import TOKEN_VARIABLE, create_starter_config
@@ -310,18 +310,21 @@ def init(invocation: Invocation) -> CommandResult:
 
 
 def _refused_error(check: ConfigCheck) -> ConfigError | None:
-    """An error for plugins that are configured and cannot run, although the daemon starts without them."""
+    """Return the error of a configuration that cannot be used as a whole; None if all of it can run.
+
+    Configured plugins that cannot run are an error here, although the daemon starts without them.
+    """
     from ductile.errors import ConfigError, IntegrityError
 
     if not check.snapshot.refused:
         return check.seal_error
     names = ", ".join(plugin.name for plugin in check.snapshot.refused)
     count = len(check.snapshot.refused)
-    what = "a configured plugin cannot run" if count == 1 else f"{count} configured plugins cannot run"
+    problem = "a configured plugin cannot run" if count == 1 else f"{count} configured plugins cannot run"
     if check.seal_error is None:
-        return ConfigError(f"{what}: {names}")
+        return ConfigError(f"{problem}: {names}")
     broken = check.seal_error
-    return IntegrityError(f"{broken.message}, and {what}: {names}", problems=broken.problems)
+    return IntegrityError(f"{broken.message}, and {problem}: {names}", problems=broken.problems)
 
 
 def _check_text(check: ConfigCheck, error: ConfigError | None, console: Console, *, verbose: bool) -> str:
@@ -351,8 +354,8 @@ def _check_text(check: ConfigCheck, error: ConfigError | None, console: Console,
     return "\n\n".join([*parts, "\n".join([ok, *files])])
 
 
-def seal_result(done: SealResult) -> CommandResult:
-    """The result of `config lock` and `plugin lock`."""
+def seal_result(seal: SealResult) -> CommandResult:
+    """Return the result of `config lock` and `plugin lock`."""
     entries: list[JsonValue] = [
         {
             "name": entry.name,
@@ -360,7 +363,7 @@ def seal_result(done: SealResult) -> CommandResult:
             "tier": entry.tier,
             "change": entry.change,
         }
-        for entry in done.entries
+        for entry in seal.entries
     ]
 
     def text(console: Console) -> str:
@@ -370,36 +373,38 @@ def seal_result(done: SealResult) -> CommandResult:
                 entry.tier or "",
                 _SEAL_CHANGES.get(entry.change, entry.change),
             )
-            for entry in done.entries
+            for entry in seal.entries
         ]
-        count = sum(entry.change != "gone" for entry in done.entries)
-        title = f"{'Sealed' if done.written else 'Would seal'} {fmt.count(count, 'entry', 'entries')}"
+        count = sum(entry.change != "gone" for entry in seal.entries)
+        title = f"{'Sealed' if seal.written else 'Would seal'} {fmt.count(count, 'entry', 'entries')}"
         table = console.table(("NAME", "TIER", "CHANGE"), rows)
-        return f"{title} in {console.path(str(done.path))}:\n\n{table}"
+        return f"{title} in {console.path(str(seal.path))}:\n\n{table}"
 
-    return CommandResult({"path": str(done.path), "written": done.written, "sealed": entries}, text)
+    return CommandResult({"path": str(seal.path), "written": seal.written, "sealed": entries}, text)
 
 
-def change_as_json(done: SettingChange) -> JsonObject:
+def change_as_json(change: SettingChange) -> JsonObject:
     return {
-        "key": done.key,
-        "file": str(done.path),
-        "diff": done.diff,
-        "written": done.written,
-        "sealed": done.sealed,
+        "key": change.key,
+        "file": str(change.path),
+        "diff": change.diff,
+        "written": change.written,
+        "sealed": change.sealed,
     }
 
 
-def change_text(done: SettingChange, console: Console, *, hint: str = "") -> str:
-    """The diff, and what was written. `hint` says how a change takes effect."""
-    if not done.diff:
-        return f"{done.key} has this value already; nothing was written."
-    file = console.path(str(done.path))
+def change_text(change: SettingChange, console: Console, *, hint: str = "") -> str:
+    """Return the diff, and whether it was written. `hint` says how a change takes effect."""
+    if not change.diff:
+        return f"{change.key} has this value already; nothing was written."
+    file = console.path(str(change.path))
     diff = "".join(
         console.style("green" if line.startswith("+") else "red" if line.startswith("-") else "dim", line)
-        for line in printable(done.diff).replace(f" {done.path}\n", f" {file}\n").splitlines(keepends=True)
+        for line in printable(change.diff)
+        .replace(f" {change.path}\n", f" {file}\n")
+        .splitlines(keepends=True)
     )
-    if not done.written:
+    if not change.written:
         return f"{diff}\nNothing was written."
-    wrote = f"Wrote {file} and renewed its seal." if done.sealed else f"Wrote {file}."
+    wrote = f"Wrote {file} and renewed its seal." if change.sealed else f"Wrote {file}."
     return f"{diff}\n{wrote}\n{hint}".rstrip()

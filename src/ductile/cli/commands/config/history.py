@@ -18,6 +18,7 @@ _TITLES = {
     ("in force", "disk"): "Not in force: what the files on disk change",
     ("sealed", "disk"): "Not sealed: what the files on disk change",
 }
+#: The text without any difference, by what the files on disk are compared with.
 _SAME = {
     ("in force", "sealed"): "The files on disk are sealed and in force.",
     ("sealed",): "The files on disk are as sealed.",
@@ -41,7 +42,7 @@ def history(invocation: Invocation) -> CommandResult:
         response: Document | None = request_daemon(invocation)
     else:
         response = request_if_available(invocation, "config.history", invocation.request_fields())
-    if response is None:  # there is no store that can be read: the sealed ones are in files
+    if response is None:  # without a readable store, the sealed configurations are still in files
         from ductile.admin.apply import list_sealed
         from ductile.struct import to_builtins
 
@@ -56,6 +57,7 @@ def history(invocation: Invocation) -> CommandResult:
 
 
 def _add_differences(invocation: Invocation, entries: list[Document]) -> None:
+    """Set in each entry its differences from the one before it, which follows it in the list."""
     for entry, before in zip(entries, [*entries[1:], None], strict=True):
         entry["differences"] = []
         if before is None or entry["id"] == before["id"] or None in (entry["id"], before["id"]):
@@ -117,7 +119,31 @@ def _history_text(response: Document, console: Console) -> str:
 )
 def diff(invocation: Invocation) -> CommandResult:
     response = _compare(invocation, invocation.optional("BEFORE"), invocation.optional("AFTER"))
-    return CommandResult(response, lambda console: _diff_text(response, console))
+
+    def text(console: Console) -> str:
+        parts = []
+        different = [comparison for comparison in response["comparisons"] if not comparison["same"]]
+        if len(different) == 2 and different[0]["files"] == different[1]["files"]:  # noqa: PLR2004 - in force, and sealed
+            parts.append(console.style("bold", "Neither in force nor sealed: what the files on disk change"))
+            parts.append(_comparison_text(different[0], console))
+            different = []
+        for comparison in different:
+            title = _TITLES.get(
+                (comparison["before"], comparison["after"]), f"{comparison['before']} → {comparison['after']}"
+            )
+            parts += [console.style("bold", title), _comparison_text(comparison, console)]
+        if not parts:
+            names = tuple(comparison["before"] for comparison in response["comparisons"])
+            parts.append(_SAME.get(names, "There is no difference."))
+        if response["problem"]:
+            warning = console.style("yellow", "The files on disk cannot be loaded:")
+            advice = console.hint("See `ductile config check`.")
+            parts.append(f"{warning} {printable(response['problem'])}\n{advice}")
+        elif response["comparisons"] and response["comparisons"][0]["after"] == "disk" and len(parts) > 1:
+            parts.append(console.hint("To put them in force: `ductile apply`"))
+        return "\n\n".join(parts)
+
+    return CommandResult(response, text)
 
 
 def _compare(invocation: Invocation, before: str | None, after: str | None) -> Document:
@@ -134,35 +160,11 @@ def _compare(invocation: Invocation, before: str | None, after: str | None) -> D
     return response
 
 
-def _diff_text(response: Document, console: Console) -> str:
-    parts = []
-    different = [comparison for comparison in response["comparisons"] if not comparison["same"]]
-    if len(different) == 2 and different[0]["files"] == different[1]["files"]:  # noqa: PLR2004 - in force, and sealed
-        parts.append(console.style("bold", "Neither in force nor sealed: what the files on disk change"))
-        parts.append(_comparison_text(different[0], console))
-        different = []
-    for comparison in different:
-        title = _TITLES.get(
-            (comparison["before"], comparison["after"]), f"{comparison['before']} → {comparison['after']}"
-        )
-        parts += [console.style("bold", title), _comparison_text(comparison, console)]
-    if not parts:
-        names = tuple(comparison["before"] for comparison in response["comparisons"])
-        parts.append(_SAME.get(names, "There is no difference."))
-    if response["problem"]:
-        warning = console.style("yellow", "The files on disk cannot be loaded:")
-        advice = console.hint("See `ductile config check`.")
-        parts.append(f"{warning} {printable(response['problem'])}\n{advice}")
-    elif response["comparisons"] and response["comparisons"][0]["after"] == "disk" and len(parts) > 1:
-        parts.append(console.hint("To put them in force: `ductile apply`"))
-    return "\n\n".join(parts)
-
-
 def _comparison_text(comparison: Document, console: Console) -> str:
     blocks = []
     for file in comparison["files"]:
         lines = file["text"].splitlines() if file.get("text") else []
-        # The head of a unified diff names the file again.
+        # The first two lines of a unified diff repeat the name of the file.
         lines = [line for line in lines if not line.startswith(("--- ", "+++ "))] or file["differences"]
         head = f"{console.style('bold', printable(file['name']))} ({file['change']})"
         blocks.append("\n".join([head, *(f"  {_coloured(line, console)}" for line in lines)]))

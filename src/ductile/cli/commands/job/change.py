@@ -28,23 +28,23 @@ _ONE_JOB = Argument(
 )
 def cancel(invocation: Invocation) -> CommandResult:
     if invocation.optional("JOB") is None:
-        done = request(invocation, timeout=None)
-        return change_result(done, ("Cancelled", "Would cancel"), _matched_table)
-    done = request(invocation, "job.cancel", single_request(invocation, "JOB", "job_id"))
-    return CommandResult(done, lambda console: _cancelled_text(done, console))
+        response = request(invocation, timeout=None)
+        return change_result(response, ("Cancelled", "Would cancel"), _matched_table)
+    response = request(invocation, "job.cancel", single_request(invocation, "JOB", "job_id"))
 
+    def text(console: Console) -> str:
+        job_id = response["job_id"]
+        if response.get("dry_run"):
+            return f"{job_id} would be cancelled; it is {response['status']}."
+        if response.get("orphaned"):
+            return console.hint(
+                f"{job_id} will be cancelled at the next start: {fmt.ORPHANED}. `ductile system start`"
+            )
+        if response["cancel"] == "requested":
+            return f"{job_id} is being ended; it is cancelled when its process is gone."
+        return f"{job_id} is cancelled."
 
-def _cancelled_text(done: Document, console: Console) -> str:
-    job_id = done["job_id"]
-    if done.get("dry_run"):
-        return f"{job_id} would be cancelled; it is {done['status']}."
-    if done.get("orphaned"):
-        return console.hint(
-            f"{job_id} will be cancelled at the next start: {fmt.ORPHANED}. `ductile system start`"
-        )
-    if done["cancel"] == "requested":
-        return f"{job_id} is being ended; it is cancelled when its process is gone."
-    return f"{job_id} is cancelled."
+    return CommandResult(response, text)
 
 
 @action(
@@ -81,18 +81,20 @@ def retry(invocation: Invocation) -> CommandResult:
             from ductile.errors import UsageError
 
             raise UsageError("--from-step needs the JOB of a pipeline run")
-        done = request(invocation, timeout=None)
-        return change_result(done, ("Put back on the queue:", "Would put back on the queue:"), _matched_table)
+        response = request(invocation, timeout=None)
+        return change_result(
+            response, ("Put back on the queue:", "Would put back on the queue:"), _matched_table
+        )
     fields = single_request(invocation, "JOB", "job_id")
     if step is None:
-        done = request(invocation, "job.retry", fields)
-        what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
-        return CommandResult(done, f"{done['job_id']} {what}.")
-    done = request(invocation, "job.retry_from_step", fields | {"step": step})
-    run = f"{done['pipeline']} from {done['from_step']}"
-    if done.get("dry_run"):
-        return CommandResult(done, f"Would run {run} again, with the input of {done['retries']}.")
-    return CommandResult(done, f"{done['job_id']} runs {run}.")
+        response = request(invocation, "job.retry", fields)
+        outcome = "would go back on the queue" if response.get("dry_run") else "is on the queue again"
+        return CommandResult(response, f"{response['job_id']} {outcome}.")
+    response = request(invocation, "job.retry_from_step", fields | {"step": step})
+    run = f"{response['pipeline']} from {response['from_step']}"
+    if response.get("dry_run"):
+        return CommandResult(response, f"Would run {run} again, with the input of {response['retries']}.")
+    return CommandResult(response, f"{response['job_id']} runs {run}.")
 
 
 @action(
@@ -128,7 +130,7 @@ def rerun(invocation: Invocation) -> CommandResult:
     return run_job.run_and_show(invocation, f"job {invocation.text('JOB')} again", fields)
 
 
-def _matched_table(done: Document, console: Console) -> str:
+def _matched_table(response: Document, console: Console) -> str:
     rows = [
         (
             fmt.short_id(row["job_id"], console),
@@ -138,7 +140,7 @@ def _matched_table(done: Document, console: Console) -> str:
             fmt.when(row["completed_at"] or row["created_at"], console),
             fmt.brief_error(row["reason"], row["error"]),
         )
-        for row in done["jobs"]
+        for row in response["jobs"]
     ]
     headers = ("JOB", "PLUGIN", "COMMAND", "STATUS", "AT", "WHY")
     return console.table(headers, rows, optional=("STATUS", "COMMAND")) if rows else ""

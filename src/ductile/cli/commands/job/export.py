@@ -26,14 +26,14 @@ def export(invocation: Invocation) -> CommandResult:
     target = invocation.optional("output")
     if target is None:
         return CommandResult(document, fmt.to_json(document))
-    written = _write_private(target, f"{fmt.to_json(document)}\n".encode())
+    size = _write_private(target, f"{fmt.to_json(document)}\n".encode())
     count = len(document["jobs"])
-    summary = {"output": target, "jobs": count, "bytes": written, "root_job_id": document["root_job_id"]}
+    summary = {"output": target, "jobs": count, "bytes": size, "root_job_id": document["root_job_id"]}
     return CommandResult(summary, f"Wrote {count} {'job' if count == 1 else 'jobs'} to {target}.")
 
 
 def _write_private(target: str, content: bytes) -> int:
-    """Write a file that only its owner can read, all of it or nothing. Raises `UsageError`."""
+    """Write a file that only its owner can read, and return its size. After a UsageError there is no file."""
     import os
     import tempfile
     from contextlib import suppress

@@ -11,7 +11,7 @@ from ductile.cli.console.console import Console, indent_continuation, one_line, 
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import FILTER_USAGE, JOB, Example, Option, action, renders
 
-#: Fields of a result that Ductile adds to the answer of the plugin.
+#: Fields that Ductile adds to the response of a plugin.
 _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
 #: Characters of a payload or context that `explain` shows.
 _MAX_INPUT = 300
@@ -46,21 +46,21 @@ def list_jobs(response: Document, console: Console) -> str:
 
 
 def job_text(job: Document, console: Console) -> str:
-    """Everything about one job."""
+    """Return everything about one job."""
     note = fmt.ORPHANED if job.get("orphaned") else job["reason"]
     title = f"{job['plugin']} {job['command']}: {fmt.status(job['status'], console)} ({note})"
     lines = [title, *fmt.fields(_job_fields(job, console), console)]
     if job["payload"] is not None:
         lines += fmt.section("Payload", fmt.indent(fmt.value(job["payload"])), console)
     result: Any = job["result"] or {}
-    if "status" in result:  # the plugin answered
+    if "status" in result:  # a response of the plugin
         if "result" in result:
             result = result["result"]
         else:
             result = {name: value for name, value in result.items() if name not in _ADDED_FIELDS}
         if result not in ("", {}):
             lines += fmt.section("Result", fmt.indent(fmt.value(result)), console)
-    elif result.get("stdout"):  # of a script that failed
+    elif result.get("stdout"):  # the output of a script that failed
         lines += fmt.section("Output", fmt.indent(result["stdout"].rstrip("\n")), console)
     if job["stderr"] and job["status"] != "succeeded":
         lines += fmt.section("Stderr", fmt.indent(job["stderr"].rstrip("\n")), console)
@@ -70,11 +70,11 @@ def job_text(job: Document, console: Console) -> str:
         lines += ["", _TRUNCATED[0].upper() + _TRUNCATED[1:] + "."]
     if job["executions"]:
         lines += fmt.section("Executions", _executions_table(job["executions"], console), console)
-    rows = [
+    transitions = [
         (fmt.time(row["at"], console), f"{row['from'] or '-'} → {row['to']}", row["reason"])
         for row in job["transitions"]
     ]
-    lines += fmt.section("History", console.table(("AT", "CHANGE", "REASON"), rows), console)
+    lines += fmt.section("History", console.table(("AT", "CHANGE", "REASON"), transitions), console)
     return "\n".join(lines)
 
 
@@ -134,7 +134,7 @@ def explain(response: Document, console: Console) -> str:
 @renders("tree", "show a job and all that it led to", "job.tree", arguments=(JOB,))
 def tree(response: Document, console: Console) -> str:
     lines = _tree_lines(response["tree"], console)
-    if response.get("truncated"):  # absent in answers of an older daemon
+    if response.get("truncated"):  # absent in responses of an older daemon
         lines.append("The tree is larger than shown. `ductile job tree JOB` shows the part below a job.")
     return "\n".join(lines)
 
@@ -151,35 +151,14 @@ def tree(response: Document, console: Console) -> str:
     examples=(Example("ductile job logs -f 8000a1b2c3d4", "what it prints, as it prints it"),),
 )
 def logs(invocation: Invocation) -> CommandResult:
-    if invocation.switch("follow"):
-        return _follow_logs(invocation)
-    response = request(invocation)
+    if not invocation.switch("follow"):
+        response = request(invocation)
 
-    def text(console: Console) -> str:
-        parts = [_execution_text(row, console) for row in response["executions"]]
-        return "\n\n".join(parts) or "The job has not run yet."
+        def text(console: Console) -> str:
+            parts = [_execution_text(row, console) for row in response["executions"]]
+            return "\n\n".join(parts) or "The job has not run yet."
 
-    return CommandResult(response, text)
-
-
-def _execution_text(row: Document, console: Console, *, with_output: bool = True) -> str:
-    word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
-    lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'], console)}  {took}"]
-    if row["error"]:
-        # The end of stderr, which some errors quote, follows below.
-        quoted = with_output and row["stderr"] and "\n" not in row["error"]
-        error = row["error"].partition("; stderr ends with: ")[0] if quoted else row["error"]
-        lines += fmt.fields([("error", error)], console)
-    for name in ("stdout", "stderr") if with_output else ():
-        if row[name]:
-            lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
-    if row.get("stderr_truncated"):  # absent in answers of an older daemon
-        lines.append(f"({_TRUNCATED})")
-    return "\n".join(lines)
-
-
-def _follow_logs(invocation: Invocation) -> CommandResult:
-    """Print output as it comes and executions as they end, until the job has ended or the daemon stops."""
+        return CommandResult(response, text)
     from ductile.cli.client import FOLLOW_TIMEOUT, request_daemon
 
     view = _LogView(invocation)
@@ -192,7 +171,7 @@ def _follow_logs(invocation: Invocation) -> CommandResult:
     connection.close()
     position: int | None = None
     while True:
-        fields = invocation.request_fields() | {"after": position, "executions": view.known}
+        fields = invocation.request_fields() | {"after": position, "executions": view.last_execution}
         fields["timeout"] = FOLLOW_TIMEOUT
         update = request_daemon(invocation, "job.follow", fields, timeout=None)
         position = update["position"]
@@ -201,21 +180,35 @@ def _follow_logs(invocation: Invocation) -> CommandResult:
             return view.end(update["job"])
 
 
+def _execution_text(row: Document, console: Console, *, with_output: bool = True) -> str:
+    word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
+    lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'], console)}  {took}"]
+    if row["error"]:
+        # Some errors quote the end of stderr. The quote is left out if stderr follows below.
+        quoted = with_output and row["stderr"] and "\n" not in row["error"]
+        error = row["error"].partition("; stderr ends with: ")[0] if quoted else row["error"]
+        lines += fmt.fields([("error", error)], console)
+    for name in ("stdout", "stderr") if with_output else ():
+        if row[name]:
+            lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
+    if row.get("stderr_truncated"):  # absent in responses of an older daemon
+        lines.append(f"({_TRUNCATED})")
+    return "\n".join(lines)
+
+
 class _LogView:
-    """Prints what a job prints, and its executions when they have ended."""
+    """Prints the output of a job, and its executions when they have ended."""
 
     def __init__(self, invocation: Invocation) -> None:
         from ductile.cli.console.console import console_for
         from ductile.cli.live_output import LiveOutputPrinter, step_label
 
         self._out, self._json = invocation.out, invocation.json
-        self._console = console_for(
-            invocation.out, invocation.environ, invocation.config, verbose=invocation.verbose
-        )
+        self._console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
         terminal = self._console.width is not None
         self._printer = LiveOutputPrinter(self._write, terminal=terminal, label=step_label)
         #: The number of the last execution that was shown.
-        self.known = 0
+        self.last_execution = 0
 
     def show(self, output: list[Document], executions: list[Document]) -> None:
         for row in executions:
@@ -226,7 +219,7 @@ class _LogView:
         self._show_output(output)
 
     def show_execution(self, row: Document) -> None:
-        self.known = max(self.known, row["execution"])
+        self.last_execution = max(self.last_execution, row["execution"])
         if self._json:
             self._write(f"{fmt.to_json({'execution': row})}\n")
             return
@@ -235,7 +228,7 @@ class _LogView:
         self._write(f"{_execution_text(row, self._console, with_output=not is_printed)}\n")
 
     def end(self, job: Document) -> CommandResult:
-        """The outcome of the job."""
+        """Return the outcome of the job. With --json it is printed here, as the last line."""
         if not self._json:
             self._printer.end_line()
             return _outcome(job)
@@ -274,7 +267,7 @@ def wait(invocation: Invocation) -> CommandResult:
 
 
 def _outcome(job: Document) -> CommandResult:
-    """The line about a job that was waited for, and the exit status by its status."""
+    """Return the line about a job after the wait for its end, with an exit status by its status."""
     from ductile.errors import Exit
 
     ended = job["status"] in fmt.TERMINAL_STATUSES
@@ -285,7 +278,7 @@ def _outcome(job: Document) -> CommandResult:
         error = fmt.informative_error(job)
         if error is None:
             return line
-        # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
+        # The error of a job that has not ended is of an earlier attempt, unless the job waits for its retry.
         earlier = "" if ended or job["reason"] == "retry" else "earlier: "
         return f"{line}: {earlier}{indent_continuation(error)}"
 
@@ -332,7 +325,7 @@ def _executions_table(executions: list[Document], console: Console) -> str:
 
 
 def _tree_lines(node: Document, console: Console, before: str = "", child_before: str = "") -> list[str]:
-    """The job and the jobs below it. The depth of the response is limited, so recursion is safe."""
+    """Return a line for the job and those below it. The response is limited in depth: recursion is safe."""
     word, error = fmt.status(node["status"], console), fmt.informative_error(node)
     step = f"[{printable(node['step'])}] " if node["step"] else ""
     line = (
@@ -345,7 +338,7 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
         lines = [f"{line}  {one_line(error)}"]
     for number, child in enumerate(node["children"], start=1):
         branch, below = ("└─", "   ") if number == len(node["children"]) else ("├─", "│  ")
-        # A tree that is too deep lists later jobs beside the one that led to them: name that one.
+        # Below a certain depth, a job is listed beside its parent instead of below it: name the parent.
         parent = child["parent_job_id"]
         origin = "" if parent == node["job_id"] else f"after {fmt.short_id(parent, console)}: "
         lines += _tree_lines(child, console, f"{child_before}{branch} {origin}", f"{child_before}{below}")

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from ductile.core.json import JsonObject, JsonValue
     from ductile.operations.pipeline_test.cases import LoadedCase
 
+#: A warning in the file of recorded cases.
 _VERBATIM = (
     "Inputs and responses are written as they were, without masks: look for secrets before sharing it."
 )
+#: Characters of an input or result that are shown.
 _MAX_INPUT = 200
+#: Characters that YAML does not allow outside of an escape.
 _NOT_IN_YAML = "[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
 
 
@@ -75,15 +78,25 @@ def test(invocation: Invocation) -> CommandResult:
             report = _test_here(invocation)
         else:
             report = _test_in_daemon(invocation)
-    return CommandResult(
-        report,
-        lambda console: _report_text(report, console, verbose=invocation.verbose),
-        exit_status=int(not report["passed"]),
-    )
+
+    def text(console: Console) -> str:
+        cases = report["cases"]
+        lines: list[str] = []
+        for case in cases:
+            lines += _case_lines(case, console, with_steps=invocation.verbose or len(cases) == 1)
+        for run in report["left_out"]:
+            lines.append(f"left out {fmt.short_id(run['job_id'], console)}: {printable(run['reason'])}")
+        if len(cases) != 1:
+            passed, failed = report["counts"]["passed"], report["counts"]["failed"]
+            word = console.style("green", "ok:") if report["passed"] else console.style("red", "failed:")
+            lines.append(f"{word} {fmt.count(passed + failed, 'case')}, {passed} as expected, {failed} not")
+        return "\n".join(lines)
+
+    return CommandResult(report, text, exit_status=int(not report["passed"]))
 
 
 def _refuse_combinations(invocation: Invocation) -> None:
-    """Raise UsageError for options of which each says what to test."""
+    """Raise UsageError for options that exclude each other, or that lack the name of a pipeline."""
     from ductile.errors import UsageError
 
     options = [name for name in ("case", "payload", "run", "last") if invocation.arguments.get(name)]
@@ -99,11 +112,11 @@ def _refuse_combinations(invocation: Invocation) -> None:
         raise UsageError(f"--{options[0]} needs the name of a pipeline", hint="see `ductile pipeline list`")
 
 
-# -- here
+# -- the test in this process
 
 
 def _test_here(invocation: Invocation) -> Document:
-    """Test by the configuration on disk and return the report."""
+    """Test with the configuration on disk and return the report."""
     from ductile.admin.config import open_configuration
     from ductile.config.load import SealMode
     from ductile.operations.pipeline_test.run import report_results
@@ -122,8 +135,8 @@ def _test_here(invocation: Invocation) -> Document:
 
 
 def _load_cases(invocation: Invocation, directory: Path) -> tuple[Sequence[LoadedCase], Sequence[Any]]:
-    """The cases that the options select, and the past runs that cannot be one."""
-    from ductile.operations.pipeline_test.cases import read_case_file
+    """Return the cases that the options select, and the past runs that cannot be a case."""
+    from ductile.operations.pipeline_test.cases import CASES_DIRECTORY, find_case_files, read_case_file
     from ductile.operations.pipeline_test.record import RunLeftOut
     from ductile.operations.pipeline_test.run import payload_case, read_recorded
 
@@ -131,7 +144,12 @@ def _load_cases(invocation: Invocation, directory: Path) -> tuple[Sequence[Loade
         return [payload_case(invocation.text("NAME"), payload)], []
     if invocation.optional("run") is None and invocation.optional("last") is None:
         name = invocation.optional("NAME")
-        in_files = [case for path in _case_files(invocation, directory) for case in read_case_file(path)]
+        paths = [Path(path) for path in invocation.words("case")]
+        if not paths and (default := directory / CASES_DIRECTORY).is_dir():
+            paths = [default]
+        if not paths:
+            raise _no_cases(name)
+        in_files = [case for file in find_case_files(paths) for case in read_case_file(file)]
         cases = [case for case in in_files if name in (None, case.pipeline)]
         if not cases:
             raise _no_cases(name)
@@ -139,18 +157,6 @@ def _load_cases(invocation: Invocation, directory: Path) -> tuple[Sequence[Loade
     recorded = _recordings(invocation)
     runs = list(zip(recorded["runs"], recorded["cases"], strict=True))
     return read_recorded(recorded["pipeline"], runs), [RunLeftOut(**run) for run in recorded["left_out"]]
-
-
-def _case_files(invocation: Invocation, directory: Path) -> tuple[Path, ...]:
-    """The files of --case; without it, those in the usual directory. NotFoundError if there are none."""
-    from ductile.operations.pipeline_test.cases import CASES_DIRECTORY, find_case_files
-
-    paths = [Path(path) for path in invocation.words("case")]
-    if not paths and (default := directory / CASES_DIRECTORY).is_dir():
-        paths = [default]
-    if not paths:
-        raise _no_cases(invocation.optional("NAME"))
-    return find_case_files(paths)
 
 
 def _no_cases(name: str | None) -> Exception:
@@ -168,7 +174,7 @@ def _no_cases(name: str | None) -> Exception:
 
 
 def _recordings(invocation: Invocation, *, record: bool = False) -> Document:
-    """Past runs as cases, from the daemon or the store."""
+    """Return past runs as cases, from the daemon or the store."""
     last = invocation.optional("last")
     fields: JsonObject = {"pipeline": invocation.text("NAME")}
     if last is not None:
@@ -184,26 +190,20 @@ def _recordings(invocation: Invocation, *, record: bool = False) -> Document:
     return request_unsealed(invocation, "pipeline.record", fields)
 
 
-# -- in a daemon
+# -- the test in a daemon
 
 
 def _test_in_daemon(invocation: Invocation) -> Document:
-    """Test by the configuration or plan of the daemon and return the report."""
-    fields = invocation.request_fields()
-    if not any(name in fields for name in ("payload", "run", "last")):
-        name, cases = _case_values(invocation)
-        fields |= {"pipeline": name, "cases": cases}
-    return request(invocation, fields=fields, timeout=None)
-
-
-def _case_values(invocation: Invocation) -> tuple[str, list[JsonValue]]:
-    """The pipeline, and its cases as a request has them. Checked here, where their lines are known."""
+    """Test with the configuration or a plan of the daemon and return the report."""
     from ductile.errors import UsageError
     from ductile.operations.pipeline_test.cases import case_values, find_case_files, read_case_file
 
+    fields = invocation.request_fields()
+    if any(name in fields for name in ("payload", "run", "last")):
+        return request(invocation, fields=fields, timeout=None)
     by_pipeline: dict[str, list[JsonValue]] = {}
     for path in find_case_files([Path(path) for path in invocation.words("case")]):
-        read_case_file(path)
+        read_case_file(path)  # an error names the line, which the daemon does not know
         pipeline, cases = case_values(path)
         by_pipeline.setdefault(pipeline, []).extend(cases)
     name = invocation.optional("NAME") or (next(iter(by_pipeline)) if len(by_pipeline) == 1 else None)
@@ -211,7 +211,8 @@ def _case_values(invocation: Invocation) -> tuple[str, list[JsonValue]]:
         raise UsageError("name the pipeline", hint="With --url or --plan, one pipeline is tested at a time.")
     if name not in by_pipeline:
         raise _no_cases(name)
-    return name, by_pipeline[name]
+    fields |= {"pipeline": name, "cases": by_pipeline[name]}
+    return request(invocation, fields=fields, timeout=None)
 
 
 # -- record
@@ -242,12 +243,12 @@ def _record(invocation: Invocation) -> CommandResult:
 
 
 def _checked_yaml(document: JsonObject) -> str:
-    """The text of a file of cases. RefusedError if it would not be read as what it was written from."""
+    """Return the text of a file of cases. Raises RefusedError if reading it would not give the same cases."""
     from ductile.errors import ConfigError, RefusedError
     from ductile.operations.pipeline_test.cases import read_case_text, read_case_values
     from ductile.struct import replace
 
-    # Such characters are only in quotes, where YAML reads the escape.
+    # These characters are only in quoted text, where YAML reads the escape.
     escaped = re.sub(_NOT_IN_YAML, lambda match: f"\\u{ord(match[0]):04x}", fmt.to_yaml(document))
     text = f"# {_VERBATIM}\n{escaped}\n"
     name, cases = document["pipeline"], document["cases"]
@@ -262,7 +263,10 @@ def _checked_yaml(document: JsonObject) -> str:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file that only its owner may read. Raises for one that exists, or without its directory."""
+    """Write a new file that only its owner may read.
+
+    Raises ConflictError if it exists, NotFoundError without its directory.
+    """
     from ductile.errors import ConflictError, NotFoundError, file_error
 
     try:
@@ -283,20 +287,6 @@ def _write_new(path: Path, text: str) -> None:
 
 
 # -- as text
-
-
-def _report_text(report: Document, console: Console, *, verbose: bool) -> str:
-    cases = report["cases"]
-    lines: list[str] = []
-    for case in cases:
-        lines += _case_lines(case, console, with_steps=verbose or len(cases) == 1)
-    for run in report["left_out"]:
-        lines.append(f"left out {fmt.short_id(run['job_id'], console)}: {printable(run['reason'])}")
-    if len(cases) != 1:
-        passed, failed = report["counts"]["passed"], report["counts"]["failed"]
-        word = console.style("green", "ok:") if report["passed"] else console.style("red", "failed:")
-        lines.append(f"{word} {fmt.count(passed + failed, 'case')}, {passed} as expected, {failed} not")
-    return "\n".join(lines)
 
 
 def _case_lines(case: Document, console: Console, *, with_steps: bool) -> list[str]:
@@ -325,7 +315,7 @@ def _case_lines(case: Document, console: Console, *, with_steps: bool) -> list[s
 
 
 def _step_rows(case: Document) -> list[tuple[str, ...]]:
-    """A row for each job, and one for each step without jobs, with the reason in place of the input."""
+    """Return a row for each job, and one for a step without jobs, with the reason in place of the input."""
     rows: list[tuple[str, ...]] = []
     for step in case["steps"]:
         target = step["does"] or "-"

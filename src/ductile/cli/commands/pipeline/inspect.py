@@ -112,7 +112,7 @@ def run(invocation: Invocation) -> CommandResult:
 @action(
     "check",
     "check the pipelines; with a payload, show what it would start",
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
     arguments=(Argument("NAME", "only this pipeline", required=False),),
     options=(Option("--payload JSON", "try this: a JSON object, @FILE, or - for standard input"),),
     about="Reads the configuration on disk and runs nothing. With --payload, which needs NAME, the "
@@ -139,11 +139,11 @@ def check(invocation: Invocation) -> CommandResult:
         raise UsageError("--payload is tried on one pipeline", hint="name it: ductile pipeline check NAME")
     configuration = check_configuration(invocation.config, invocation.environ)
     snapshot = configuration.snapshot
-    checked = check_pipelines(snapshot, name)
-    faulty = any(pipeline.faults for pipeline in checked)
-    # The daemon would not start with such files, but the pipelines can be judged.
-    broken = configuration.seal_error.problems if configuration.seal_error else ()
-    unsealed = [problem.message.partition("\n")[0].rstrip(":") for problem in broken]
+    results = check_pipelines(snapshot, name)
+    faulty = any(pipeline.faults for pipeline in results)
+    # The daemon would not start with files whose seal is broken, but their pipelines can be checked.
+    seal_problems = configuration.seal_error.problems if configuration.seal_error else ()
+    unsealed = [problem.message.partition("\n")[0].rstrip(":") for problem in seal_problems]
     data: JsonObject = {
         "valid": not faulty,
         "unsealed": [*unsealed],
@@ -153,7 +153,7 @@ def check(invocation: Invocation) -> CommandResult:
                 "steps": pipeline.steps,
                 "faults": [{"step": step, "error": error} for step, error in pipeline.faults],
             }
-            for pipeline in checked
+            for pipeline in results
         ],
     }
     trial: Document | None = None
@@ -162,10 +162,10 @@ def check(invocation: Invocation) -> CommandResult:
         data["trial"] = trial
 
     def text(console: Console) -> str:
-        if not checked:
+        if not results:
             return _NO_PIPELINES
         lines = []
-        for pipeline in checked:
+        for pipeline in results:
             word = console.style("red", "error:") if pipeline.faults else console.style("green", "ok:")
             lines.append(f"{word} {printable(pipeline.name)}, {fmt.count(pipeline.steps, 'step')}")
             lines += [f"  {printable(step)}: {printable(error)}" for step, error in pipeline.faults]
@@ -247,7 +247,7 @@ def explain(response: Document, console: Console) -> str:
 
 
 def _snapshot(invocation: Invocation) -> Snapshot:
-    """The configuration on disk. Showing it needs no seal."""
+    """Return the configuration on disk, sealed or not: it is only shown."""
     from ductile.admin.config import open_configuration
     from ductile.config.load import SealMode
 
@@ -267,7 +267,7 @@ def _tree_lines(steps: list[Document], console: Console, before: str = "") -> li
             for part in step["inside"]:
                 lines.append(before + below + console.style("dim", printable(f"on {part['name']}:")))
                 lines += _tree_lines(part["steps"], console, before + below)
-        else:  # branches are steps themselves
+        else:  # the branches of a split are steps themselves
             inside = [inner for part in step["inside"] for inner in part["steps"]]
             lines += _tree_lines(inside, console, before + below)
     return lines

@@ -32,7 +32,7 @@ _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "
             "one command, with this payload",
         ),
     ),
-    local=NO_DAEMON,
+    local_reason=NO_DAEMON,
 )
 def test(invocation: Invocation) -> CommandResult:
     import asyncio
@@ -100,7 +100,7 @@ def test(invocation: Invocation) -> CommandResult:
     examples=(
         Example("ductile plugin new greet --lang sh --dir plugins", "in plugins/greet, as a shell script"),
     ),
-    local=NO_DAEMON,
+    local_reason=NO_DAEMON,
 )
 def new(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugin_dev.scaffold import create_plugin
@@ -130,11 +130,11 @@ def new(invocation: Invocation) -> CommandResult:
         if not created.written:
             return "\n".join([*lines, "", "Nothing was written."])
         quoted = shlex.quote(directory)
-        # In a subshell, so that the next step starts in the present directory.
+        # The build runs in a subshell, so that the next step starts in the present directory.
         steps = [f"(cd {quoted} && {created.build})"] if created.build else []
         path = quoted if "/" in directory else f"./{quoted}"
         steps.append(f"ductile plugin test {path}")
-        with suppress(ConfigError):  # there is no configuration to which it could be added
+        with suppress(ConfigError):  # without a configuration there is none to add it to
             find_config(invocation.config, invocation.environ)
             steps.append(f"ductile plugin add {path}")
         return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
@@ -143,7 +143,7 @@ def new(invocation: Invocation) -> CommandResult:
 
 
 def run_request(invocation: Invocation) -> CommandResult:
-    """`plugin run --request`: run the entrypoint with exactly this request, and show its output."""
+    """Run the entrypoint with exactly the request of `plugin run --request`, and show its output."""
     import asyncio
     import sys
 
@@ -165,14 +165,14 @@ def run_request(invocation: Invocation) -> CommandResult:
         return CommandResult({"plugin": plugin.name, "request": file}, would)
     request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
     limit = invocation.duration("timeout")
-    ran = asyncio.run(
+    execution = asyncio.run(
         run_once.run_request(invocation.config, invocation.environ, target, request, time_limit=limit)
     )
-    outcome, evidence = ran.interpretation.outcome, ran.interpretation.outcome.evidence
+    outcome, evidence = execution.interpretation.outcome, execution.interpretation.outcome.evidence
     data: Document = {
-        "judgement": ran.kind,
+        "judgement": execution.kind,
         "reason": outcome.reason if isinstance(outcome, Failed) else None,
-        "error": ran.error,
+        "error": execution.error,
         "permanent": isinstance(outcome, Failed) and outcome.permanent,
         "result": outcome.response.result if isinstance(outcome, Completed) else None,
         "exit_code": evidence.exit_code,
@@ -180,13 +180,13 @@ def run_request(invocation: Invocation) -> CommandResult:
         "duration_ms": round(evidence.duration.total_seconds() * 1000, 3),
         "stdout": evidence.stdout,
         "stderr": evidence.stderr,
-        "remarks": list(ran.interpretation.warnings),
+        "remarks": list(execution.interpretation.warnings),
     }
 
     def text(console: Console) -> str:
         permanent = ", and not to be retried" if data["permanent"] else ""
         lines = [
-            f"{console.style('green' if ran.kind == 'ok' else 'red', ran.kind)}{permanent}",
+            f"{console.style('green' if execution.kind == 'ok' else 'red', execution.kind)}{permanent}",
             *fmt.fields(
                 [
                     ("error", data["error"]),
@@ -202,4 +202,4 @@ def run_request(invocation: Invocation) -> CommandResult:
                 lines += fmt.section(name, fmt.indent(str(data[name])), console)
         return "\n".join(lines)
 
-    return CommandResult(data, text, exit_status=int(ran.kind != "ok"))
+    return CommandResult(data, text, exit_status=int(execution.kind != "ok"))

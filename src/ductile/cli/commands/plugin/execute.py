@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     "exec",
     "run any command once as a job and show what it prints",
     "job.exec",
-    local="it would let every holder of a token run anything on the machine of the daemon",
+    local_reason="it would let every holder of a token run anything on the machine of the daemon",
     arguments=(
         Argument("COMMAND", "the program and its arguments; `--` before it ends the options", trailing=True),
     ),
@@ -43,9 +43,11 @@ def execute(invocation: Invocation) -> CommandResult:
 
         if connection is not None:
             connection.close()
-        done = request(invocation, "job.exec", fields)
-        text = f"Would run {done['command']}." if invocation.switch("dry_run") else str(done["job_id"])
-        return CommandResult(done, text)
+        response = request(invocation, "job.exec", fields)
+        text = (
+            f"Would run {response['command']}." if invocation.switch("dry_run") else str(response["job_id"])
+        )
+        return CommandResult(response, text)
     if invocation.switch("no_wait"):
         from ductile.control.client import not_running_error
 
@@ -55,24 +57,24 @@ def execute(invocation: Invocation) -> CommandResult:
     if connection is None:
         with show_waiting(invocation, name):
             return _result(run_job.run_in_process(invocation, fields=fields))
-    submitted = exchange(invocation, connection, "job.exec", fields)
-    job_id = str(submitted["job_id"])
+    submission = exchange(invocation, connection, "job.exec", fields)
+    job_id = str(submission["job_id"])
     with show_waiting(invocation, f"{name}, job {job_id}"), run_job.hint_on_interrupt(job_id):
-        ran = run_job.wait_for(invocation, submitted)
-    return _result(ran)
+        submitted = run_job.wait_for(invocation, submission)
+    return _result(submitted)
 
 
-def _result(ran: SubmittedJob) -> CommandResult:
-    """The result as of `ductile run`, with what a command that succeeded wrote to stderr."""
+def _result(submitted: SubmittedJob) -> CommandResult:
+    """Return the result as `ductile run` does, with the stderr of a command that succeeded as its note."""
     from ductile.cli.run_job import job_result
 
-    result = job_result(ran, output_shown=False)
-    stderr = str(ran.job["stderr"] or "").rstrip("\n")
+    result = job_result(submitted, output_shown=False)
+    stderr = str(submitted.job["stderr"] or "").rstrip("\n")
     return result if result.note is not None or not stderr else result._replace(note=stderr)
 
 
 def _request_fields(invocation: Invocation) -> JsonObject:
-    """The command with its program as a path: the daemon may have another PATH than the caller."""
+    """Return the request, with the program as a path: the daemon may have another PATH than the caller."""
     import os
     import shutil
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""`ductile plugin list|show|check|lock|state|facts`: plugins, their seal and their records."""
+"""`ductile plugin list|show|stats|check|lock|state|facts`: plugins, their seal and their records."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def show(invocation: Invocation) -> CommandResult:
 
     entry = show_plugin(invocation.config, invocation.environ, invocation.text("NAME"))
     failed = _failed_inits(invocation).get(entry.name)
-    # The last day is in the store: there is none without one, or if nothing has run.
-    executions = request_if_available(invocation, "plugin.stats", {"plugin": entry.name})
-    stats = executions["plugins"][0] if executions is not None and executions["plugins"] else None
+    # The figures of the last day are in the store. There are none without a store, or if nothing has run.
+    figures = request_if_available(invocation, "plugin.stats", {"plugin": entry.name})
+    stats = figures["plugins"][0] if figures is not None and figures["plugins"] else None
 
     def text(console: Console) -> str:
         from ductile.core.durations import format_duration
@@ -177,7 +177,7 @@ def _stats_line(stats: Document) -> str:
     "check",
     "check manifests, files and required configuration",
     arguments=(Argument("NAME|DIR", "one plugin by name, or a directory outside the roots", required=False),),
-    local=PLUGIN_FILES,
+    local_reason=PLUGIN_FILES,
 )
 def check(invocation: Invocation) -> CommandResult:
     from dataclasses import asdict
@@ -185,7 +185,7 @@ def check(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import check_plugins
     from ductile.errors import Exit
 
-    checked = check_plugins(invocation.config, invocation.environ, invocation.optional("NAME|DIR"))
+    result = check_plugins(invocation.config, invocation.environ, invocation.optional("NAME|DIR"))
 
     def text(console: Console) -> str:
         from ductile.cli.console.errors import paragraph, problems_as_text
@@ -193,30 +193,30 @@ def check(invocation: Invocation) -> CommandResult:
         ok = console.style("green", "ok:")
         accepted = [
             f"{ok} {entry.name} {entry.manifest.version if entry.manifest else ''}".rstrip()
-            for entry in checked.plugins
-            if entry not in checked.refused
+            for entry in result.plugins
+            if entry not in result.refused
         ]
         parts = ["\n".join(accepted)] if accepted else []
-        for entry in checked.refused:
+        for entry in result.refused:
             title = f"{console.style('red', 'refused:')} {console.style('bold', entry.name)}"
             parts.append(f"{title}\n{paragraph('', entry.reason or '', (('hint', entry.hint),), console)}")
-        if checked.warnings:
-            parts += [console.style("yellow", "also:"), problems_as_text(checked.warnings, console)]
+        if result.warnings:
+            parts += [console.style("yellow", "also:"), problems_as_text(result.warnings, console)]
         return "\n\n".join(parts) or "No plugins were found."
 
     return CommandResult(
         {
-            "valid": not checked.refused,
-            "plugins": [_summary(entry) for entry in checked.plugins],
-            "warnings": [asdict(warning) for warning in checked.warnings],
+            "valid": not result.refused,
+            "plugins": [_summary(entry) for entry in result.plugins],
+            "warnings": [asdict(warning) for warning in result.warnings],
         },
         text,
-        exit_status=Exit.CONFIG if checked.refused else Exit.OK,
+        exit_status=Exit.CONFIG if result.refused else Exit.OK,
     )
 
 
 def _remote_list(response: Document, console: Console) -> str:
-    """The plugins that a daemon elsewhere has loaded."""
+    """Return the plugins that a daemon on another machine has loaded."""
     rows = []
     for row in response["plugins"]:
         name = row["name"] if row["name"] == row["uses"] else f"{row['name']} ({row['uses']})"
@@ -252,20 +252,20 @@ def _remote_details(response: Document, console: Console) -> str:
 
 
 def _failed_inits(invocation: Invocation) -> Document:
-    """The failed inits by plugin. They are in the store, so there are none without a daemon and a store."""
+    """Return the failed inits by plugin. They are in the store: none are known without one."""
     response = request_if_available(invocation, "plugin.health", {})
     return {} if response is None else response["unhealthy"]
 
 
 def _origin(entry: PluginEntry) -> str | None:
-    """Where a plugin is from: `shipped`, `script`, or its plugin root; None if it was not found."""
+    """Return where a plugin is from: `shipped`, `script`, or its plugin root; None if it was not found."""
     if entry.shipped or entry.script is not None:
         return "shipped" if entry.shipped else "script"
     return None if entry.directory is None else str(entry.directory.parent)
 
 
 def _source_record(entry: PluginEntry) -> SourceRecord | None:
-    """Where an added plugin is from."""
+    """Return the record of where an added plugin is from; None for any other plugin."""
     from ductile.plugins.source_record import read_record
 
     return None if entry.directory is None or entry.script or entry.shipped else read_record(entry.directory)
@@ -326,7 +326,7 @@ _NAME = Argument("NAME", field="plugin")
     arguments=(Argument("NAME", "only this plugin", required=False),),
     options=(DRY_RUN,),
     about="The sealed hashes of files are not changed; `config lock` renews all of them.",
-    local=PLUGIN_FILES,
+    local_reason=PLUGIN_FILES,
 )
 def lock(invocation: Invocation) -> CommandResult:
     from ductile.admin.seal import seal_plugins

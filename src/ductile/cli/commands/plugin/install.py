@@ -1,4 +1,4 @@
-"""`ductile plugin add|update|remove`: plugins from elsewhere, put in force in one step."""
+"""`ductile plugin add|update|remove`: install plugins and put them in force in one step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NO_APPLY = Option("--no-apply", "do not reload a running daemon")
 _DISCARD = Option("--discard-changes", "also if its files were changed here; the changes are lost")
-#: Files that are listed.
+#: Number of files that are listed.
 _MAX_FILES = 30
 
 
@@ -54,7 +54,7 @@ _MAX_FILES = 30
             "a tag of a repository",
         ),
     ),
-    local=PLUGIN_FILES,
+    local_reason=PLUGIN_FILES,
 )
 def add(invocation: Invocation) -> CommandResult:
     from pathlib import Path
@@ -85,7 +85,7 @@ def add(invocation: Invocation) -> CommandResult:
     def text(console: Console) -> str:
         parts = [_describe(plan, console), _addition_text(plan, console, dry_run=dry_run)]
         if not dry_run:
-            parts.append(_force_text(reloaded, runs=runs, console=console, invocation=invocation))
+            parts.append(_effect_text(reloaded, runs=runs, console=console, invocation=invocation))
         return "\n\n".join([*parts, _next_step(plan, console)])
 
     return CommandResult(data, text)
@@ -107,7 +107,7 @@ def _reload(invocation: Invocation) -> Document:
         raise
 
 
-def _force_text(reloaded: Document | None, *, runs: bool, console: Console, invocation: Invocation) -> str:
+def _effect_text(reloaded: Document | None, *, runs: bool, console: Console, invocation: Invocation) -> str:
     if reloaded is not None:
         return reload_text(reloaded, console)
     if invocation.switch("no_apply"):
@@ -116,7 +116,7 @@ def _force_text(reloaded: Document | None, *, runs: bool, console: Console, invo
 
 
 def _describe(plan: AddPlan, console: Console) -> str:
-    """What the plugin is, and what it may do."""
+    """Return the description of the plugin, and its rights."""
     candidate, rights = plan.candidate, plan.rights
     manifest, record = candidate.manifest, candidate.record
     files: str | None = None
@@ -158,8 +158,8 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
         )
     if plan.place is not None:
         path = console.path(str(plan.place))
-        done = "Would copy it to" if dry_run else "Copied it to"
-        lines.append(f"{'It is already in' if plan.present else done} {path}.")
+        copied = "Would copy it to" if dry_run else "Copied it to"
+        lines.append(f"{'It is already in' if plan.present else copied} {path}.")
     if plan.change is None:
         lines.append(f"The configuration names {plan.name} already.")
     else:
@@ -172,7 +172,7 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
 
 
 def _next_step(plan: AddPlan, console: Console) -> str:
-    """The commands to type next."""
+    """Return the commands to type next."""
     title, commands = "Next:", [f"ductile run {plan.name}"]
     if plan.missing:
         title = f"It cannot run before {', '.join(plan.missing)} is set. Next:"
@@ -229,7 +229,7 @@ def _addition_as_json(plan: AddPlan, *, dry_run: bool) -> JsonObject:
         Example("ductile plugin update weather --to v1.3 --dry-run", "what would change?"),
         Example("ductile plugin update weather ./weather-1.3.tar.gz", "from an archive"),
     ),
-    local=PLUGIN_FILES,
+    local_reason=PLUGIN_FILES,
 )
 def update(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugin_install import update as updates
@@ -263,7 +263,7 @@ def update(invocation: Invocation) -> CommandResult:
         parts = [_update_text(plan, console)]
         parts.append("Nothing was written." if dry_run else f"Updated {plan.plugin.name}.")
         if not dry_run:
-            parts.append(_force_text(reloaded, runs=runs, console=console, invocation=invocation))
+            parts.append(_effect_text(reloaded, runs=runs, console=console, invocation=invocation))
         return "\n\n".join(parts)
 
     return CommandResult(data, text)
@@ -278,8 +278,8 @@ def _update_text(plan: UpdatePlan, console: Console) -> str:
             console,
         )
     if plan.plugin.changed:
-        lost = f"changes made here that are lost: {', '.join(plan.plugin.changed)}"
-        lines.append(f"  {console.style('yellow', printable(lost))}")
+        warning = f"changes made here that are lost: {', '.join(plan.plugin.changed)}"
+        lines.append(f"  {console.style('yellow', printable(warning))}")
     lines += [f"  {printable(line)}" for line in plan.interface]
     lines += [f"  {console.style('yellow', f'cannot run until it is set: {key}')}" for key in plan.missing]
     rows = [
@@ -332,7 +332,7 @@ def _update_as_json(plan: UpdatePlan, *, dry_run: bool) -> JsonObject:
     "end as dead (plugin_removed); to run them first: `ductile plugin disable NAME --drain`. "
     "Its state, facts and past jobs stay in the store. Files that `plugin add` did not write are left alone.",
     examples=(Example("ductile plugin remove weather --dry-run", "is it in use, and which jobs would end?"),),
-    local=PLUGIN_FILES,
+    local_reason=PLUGIN_FILES,
 )
 def remove(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugin_install import remove as removal
@@ -361,7 +361,7 @@ def remove(invocation: Invocation) -> CommandResult:
     def text(console: Console) -> str:
         parts = [_removal_text(plan, pending, console, dry_run=dry_run)]
         if not dry_run:
-            parts.append(_force_text(reloaded, runs=runs, console=console, invocation=invocation))
+            parts.append(_effect_text(reloaded, runs=runs, console=console, invocation=invocation))
         return "\n\n".join(parts)
 
     return CommandResult(data, text)

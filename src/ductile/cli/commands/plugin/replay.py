@@ -1,4 +1,4 @@
-"""`ductile plugin replay`: recorded requests against a changed plugin."""
+"""`ductile plugin replay`: run the recorded requests of past jobs against a changed plugin."""
 
 from __future__ import annotations
 

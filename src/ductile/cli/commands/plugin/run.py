@@ -62,12 +62,12 @@ def run(invocation: Invocation) -> CommandResult:
 
         check_name(snapshot, name, command, has_payload=invocation.optional("payload") is not None)
 
-    # A job without a waiting command keeps its attempts: with one, a crash of the daemon would end it.
+    # With --no-wait the job keeps its attempts: with only one, a crash of the daemon would end it.
     is_retried = invocation.switch("retry") or invocation.switch("no_wait")
     fields = {} if is_retried else {"max_attempts": 1}
     with run_job.hint_reload(invocation, find):
         result = run_job.result_without_waiting(invocation, fields)
         if result is not None:
             return result
-        what = " ".join(part for part in (name, command) if part)
-        return run_job.run_and_show(invocation, what, fields)
+        title = " ".join(part for part in (name, command) if part)
+        return run_job.run_and_show(invocation, title, fields)

@@ -43,7 +43,7 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
         Example("ductile plugin disable echo --dry-run", "which of its jobs would end?"),
         Example("ductile plugin disable echo --drain --timeout 10m", "run them first"),
     ),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def disable(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available
@@ -79,7 +79,7 @@ def disable(invocation: Invocation) -> CommandResult:
     options=(DRY_RUN,),
     about="Sets plugins.NAME.enabled to true as `config set --lock` does, then reloads the daemon if one "
     "runs. An installed plugin that the configuration does not name yet is added to it.",
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def enable(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available
@@ -113,20 +113,20 @@ def _switch(invocation: Invocation, name: str, value: str) -> CommandResult:
         fields = {"plugin": name, "drain_timeout": limit}
         with show_waiting(invocation, f"{name} to finish its accepted jobs"):
             request_daemon(invocation, "plugin.drain", fields, timeout=None, advice=advice)
-    done = _change(invocation, name, value, dry_run=False)
+    change = _change(invocation, name, value, dry_run=False)
     reloaded: Document | None = None
     if runs:
         draining, timeout = {"drain": drain, "drain_timeout": limit}, None if drain else DAEMON_TIMEOUT
         try:
             reloaded = request_daemon(invocation, "system.reload", draining, timeout=timeout)
         except DuctileError as error:
-            written = "was written" if done.written else "is in the file already"
-            error.message = f"the change {written}, but the daemon did not load it: {error.message}"
+            outcome = "was written" if change.written else "is in the file already"
+            error.message = f"the change {outcome}, but the daemon did not load it: {error.message}"
             raise
 
     def text(console: Console) -> str:
         no_daemon = "No daemon is running; it counts from the next start."
         effect = no_daemon if reloaded is None else reload_text(reloaded, console)
-        return f"{change_text(done, console)}\n{effect}"
+        return f"{change_text(change, console)}\n{effect}"
 
-    return CommandResult(change_as_json(done) | {"reloaded": reloaded}, text)
+    return CommandResult(change_as_json(change) | {"reloaded": reloaded}, text)

@@ -1,4 +1,4 @@
-"""`ductile system backup` and `ductile system restore`: on the files, beside a daemon or without one."""
+"""`ductile system backup` and `ductile system restore`: both work on files, with or without a daemon."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STATUS_TIMEOUT = 5.0
         Example("ductile system backup ductile.tar.gz --scope config,plugins", "without the store"),
         Example("ductile system backup ductile.tar.gz --verify", "is this archive whole?"),
     ),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def backup(invocation: Invocation) -> CommandResult:
     from datetime import UTC, datetime
@@ -53,21 +53,19 @@ def backup(invocation: Invocation) -> CommandResult:
 
     path = _absolute(invocation.text("FILE|DIR"))
     if invocation.switch("verify"):
-        response: Document = verify(path, store_files(), progress_line(json=invocation.json))
+        archive: Document = verify(path, store_files(), progress_line(json=invocation.json))
 
         def verified_text(console: Console) -> str:
             store = (
-                f", store of schema version {response['schema_version']}"
-                if response["schema_version"]
-                else ""
+                f", store of schema version {archive['schema_version']}" if archive["schema_version"] else ""
             )
             return (
-                f"{console.style('green', 'ok:')} {fmt.count(response['files'], 'file')}{store}, "
-                f"made {fmt.moment(response['created_at'], console)} by Ductile {response['ductile']} "
-                f"of {response['directory']}."
+                f"{console.style('green', 'ok:')} {fmt.count(archive['files'], 'file')}{store}, "
+                f"made {fmt.moment(archive['created_at'], console)} by Ductile {archive['ductile']} "
+                f"of {archive['directory']}."
             )
 
-        return CommandResult(response, verified_text)
+        return CommandResult(archive, verified_text)
     backup_request = BackupRequest(
         target=path,
         parts=parse_parts(invocation.optional("scope")),
@@ -79,23 +77,27 @@ def backup(invocation: Invocation) -> CommandResult:
     opened = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE)
     if BackupPart.STATE in backup_request.parts:
         backup_request = replace(backup_request, store_in_use=_is_store_in_use(invocation, opened))
-    done: Document = back_up(opened, backup_request, store_files(), progress_line(json=invocation.json))
+    response: Document = back_up(opened, backup_request, store_files(), progress_line(json=invocation.json))
 
     def text(console: Console) -> str:
-        parts = ", ".join(f"{fmt.count(files, 'file')} of {scope}" for scope, files in done["files"].items())
-        begin = f"{'Would write' if done['dry_run'] else 'Wrote'} {console.path(done['path'])}"
-        lines = [f"{begin}: {parts}; {done['bytes'] / _MIB:.1f} MiB before compression."]
-        lines += [f"{console.style('yellow', 'left out:')} {console.path(path)}" for path in done["left_out"]]
-        if done["secrets_left_out"]:
+        parts = ", ".join(
+            f"{fmt.count(files, 'file')} of {scope}" for scope, files in response["files"].items()
+        )
+        begin = f"{'Would write' if response['dry_run'] else 'Wrote'} {console.path(response['path'])}"
+        lines = [f"{begin}: {parts}; {response['bytes'] / _MIB:.1f} MiB before compression."]
+        lines += [
+            f"{console.style('yellow', 'left out:')} {console.path(path)}" for path in response["left_out"]
+        ]
+        if response["secrets_left_out"]:
             lines.append(
                 "Files of variables hold secrets, and a restore needs them: add --secrets to include them."
             )
-        elif done["secrets"]:
+        elif response["secrets"]:
             warning = console.style("yellow", "warning:")
             lines.append(f"{warning} it holds secrets in the clear; keep it as safe as them.")
         return "\n".join(lines)
 
-    return CommandResult(done, text)
+    return CommandResult(response, text)
 
 
 @action(
@@ -112,7 +114,7 @@ def backup(invocation: Invocation) -> CommandResult:
     "afterwards, or nothing. What was outside of the configuration's directory is put below "
     "`outside`, and its old place is shown; plugin roots that are written as relative paths keep their "
     "place beside the configuration. The restored store gets an id of its own.",
-    local=NO_DAEMON,
+    local_reason=NO_DAEMON,
 )
 def restore(invocation: Invocation) -> CommandResult:
     from ductile.admin.backup import restore
@@ -120,7 +122,7 @@ def restore(invocation: Invocation) -> CommandResult:
     from ductile.offline import store_files
 
     target = invocation.optional("to")
-    done: Document = restore.restore(
+    response: Document = restore.restore(
         _absolute(invocation.text("FILE")),
         None if target is None else _absolute(target),
         store_files(),
@@ -130,35 +132,43 @@ def restore(invocation: Invocation) -> CommandResult:
     )
 
     def text(console: Console) -> str:
-        begin = f"{'Would restore' if done['dry_run'] else 'Restored'} {fmt.count(done['files'], 'file')}"
-        lines = [f"{begin}, {done['bytes'] / _MIB:.1f} MiB, to {console.path(done['directory'])}."]
-        moved = console.style("yellow", "was elsewhere:")
-        missing = console.style("yellow", "not in the backup:")
-        lines += [f"{moved} {row['from']} is now {console.path(row['to'])}" for row in done["outside"]]
-        directory = console.path(
-            done["directory"] if done["config"] is None else str(_absolute(done["config"]).parent)
+        begin = (
+            f"{'Would restore' if response['dry_run'] else 'Restored'} {fmt.count(response['files'], 'file')}"
         )
-        lines += [f"{missing} {path}; put it back at its place in {directory}" for path in done["left_out"]]
-        if done["config"] is not None:
-            lines.append(f"Next: ductile config check --config {console.path(done['config'])}")
-        if done["store"] is not None and done["server"] is not None:
-            lines += _steps_for_a_server(done, console)
+        lines = [f"{begin}, {response['bytes'] / _MIB:.1f} MiB, to {console.path(response['directory'])}."]
+        outside_label = console.style("yellow", "was elsewhere:")
+        missing_label = console.style("yellow", "not in the backup:")
+        lines += [
+            f"{outside_label} {row['from']} is now {console.path(row['to'])}" for row in response["outside"]
+        ]
+        directory = console.path(
+            response["directory"] if response["config"] is None else str(_absolute(response["config"]).parent)
+        )
+        lines += [
+            f"{missing_label} {path}; put it back at its place in {directory}"
+            for path in response["left_out"]
+        ]
+        if response["config"] is not None:
+            lines.append(f"Next: ductile config check --config {console.path(response['config'])}")
+        if response["store"] is not None and response["server"] is not None:
+            lines += _steps_for_server_store(response, console)
         return "\n".join(lines)
 
-    return CommandResult(done, text)
+    return CommandResult(response, text)
 
 
-def _steps_for_a_server(done: Document, console: Console) -> list[str]:
-    """Return how to go on with the copy of a store that was on a database server."""
+def _steps_for_server_store(response: Document, console: Console) -> list[str]:
+    """Return how to continue with the restored copy of a store that was on a database server."""
     import shlex
 
-    config = "" if done["config"] is None else f" --config {shlex.quote(done['config'])}"
-    store = shlex.quote(done["store"])
+    config = "" if response["config"] is None else f" --config {shlex.quote(response['config'])}"
+    store = shlex.quote(response["store"])
+    setting = f"state: {{path: {response['store']}}}"
     return [
-        f"The store was on {done['server']}; its copy is {console.path(done['store'])}.",
+        f"The store was on {response['server']}; its copy is {console.path(response['store'])}.",
         "To put it into the database that state.url names, which must be empty:",
         f"  ductile system move-store --from {store}{config}",
-        f"To go on with the file instead: write `state: {{path: {done['store']}}}` into the configuration.",
+        f"To go on with the file instead: write `{setting}` into the configuration.",
     ]
 
 
@@ -171,16 +181,16 @@ def _absolute(path: str) -> Path:
 def _is_store_in_use(invocation: Invocation, opened: OpenedConfiguration) -> bool:
     """Whether a daemon uses the store, or has left its link behind. Raises an error that the daemon reports.
 
-    Only the daemon can tell whether the files at their paths are still those that it writes to. A daemon that
-    does not answer does not prevent a backup.
+    Only the daemon knows whether the files at the paths of the store are still those that it writes to. A
+    daemon that does not answer does not prevent a backup.
     """
     from ductile.control.socket_files import linked_socket
     from ductile.errors import ConfigError, DaemonNotRunningError, StoreBusyError
 
-    with suppress(ConfigError):  # with a broken seal the daemon is not found; its link is enough then
+    with suppress(ConfigError):  # with a broken seal the daemon is not found, but its link may be
         try:
             connection = connect_to_daemon(invocation)
-        except StoreBusyError:  # it runs, and does not answer
+        except StoreBusyError:  # the daemon runs, but does not answer
             return True
         if connection is not None:
             with suppress(StoreBusyError, DaemonNotRunningError):

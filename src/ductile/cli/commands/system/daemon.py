@@ -13,7 +13,7 @@ from ductile.cli.spec import DAEMON_PROCESS, DRY_RUN, PLUGIN, Option, action, re
 _MAX_RUNNING = 20
 #: Lines of a plugin's state; `plugin state` shows all of it.
 _STATE_LINES = 20
-#: Seconds between two looks at a process, on a system that cannot report its exit.
+#: Seconds between two checks of a process, on a system that cannot report its exit.
 _POLL_INTERVAL = 0.05
 
 
@@ -25,20 +25,16 @@ _POLL_INTERVAL = 0.05
     "service.shutdown_grace to finish, then go back to the queue; a second one stops it at once. "
     "SIGHUP reloads. Exit status 78 if the configuration cannot be used, 1 if another daemon has the "
     "store.",
-    local=DAEMON_PROCESS,
+    local_reason=DAEMON_PROCESS,
 )
 def start(invocation: Invocation) -> CommandResult:
-    if invocation.switch("dry_run"):
-        return _check_start(invocation)
-    import asyncio
+    if not invocation.switch("dry_run"):
+        import asyncio
 
-    from ductile.daemon import serve
+        from ductile.daemon import serve
 
-    asyncio.run(serve(invocation.config, invocation.environ))
-    return CommandResult(None)
-
-
-def _check_start(invocation: Invocation) -> CommandResult:
+        asyncio.run(serve(invocation.config, invocation.environ))
+        return CommandResult(None)
     from ductile.admin.config import open_configuration
     from ductile.engine.store_lock import refuse_held
     from ductile.operations.diagnose.doctor_local import refuse_taken_addresses
@@ -65,7 +61,7 @@ def _check_start(invocation: Invocation) -> CommandResult:
     "stop the daemon cleanly and wait until it has stopped",
     "system.stop",
     options=(Option("--no-wait", "return at once instead of waiting for the end"),),
-    local=DAEMON_PROCESS,
+    local_reason=DAEMON_PROCESS,
 )
 def stop(invocation: Invocation) -> CommandResult:
     advice = "There is nothing to stop. Another configuration's daemon: name it with --config."
@@ -151,7 +147,7 @@ def _state_text(plugin: Document, console: Console) -> str:
     name = printable(plugin["name"])
     lines = fmt.indent(fmt.to_yaml(plugin["state"])).split("\n")
     more = len(lines) - _STATE_LINES
-    if more > 1:  # one line more is as long as the line that stands for it
+    if more > 1:  # a single further line is shown, in place of the line about it
         lines = [*lines[:_STATE_LINES], console.hint(f"  … {more} more lines: ductile plugin state {name}")]
     return "\n".join([console.style("bold", f"State of {name}"), *lines])
 
@@ -184,16 +180,19 @@ def reload(invocation: Invocation) -> CommandResult:
         return CommandResult(reloaded, lambda console: reload_text(reloaded, console))
     drains = invocation.switch("drain") and not invocation.switch("dry_run")
     with show_waiting(invocation, "the queue to run dry") if drains else nullcontext():
-        done = request_daemon(
+        response = request_daemon(
             invocation,
             timeout=None if drains else DAEMON_TIMEOUT,
             advice="The configuration is read when it starts: `ductile system start`.",
         )
-    return CommandResult(done, lambda console: reload_text(done, console))
+    return CommandResult(response, lambda console: reload_text(response, console))
 
 
 def check_reload(invocation: Invocation) -> bool:
-    """Whether a daemon runs that a change has to reload. Raises the error with which it would refuse that."""
+    """Whether a daemon runs, which has to be reloaded after a change.
+
+    Raises its error if it would refuse a reload, so that nothing is written before.
+    """
     connection = connect_to_daemon(invocation)
     if connection is None:
         return False
@@ -211,12 +210,12 @@ def refuse_lone_timeout(invocation: Invocation) -> None:
 
 
 @renders("reset", "close the circuit breakers of a plugin", "system.reset", arguments=(PLUGIN,))
-def reset(done: Document, _: Console) -> str:
-    if done.get("dry_run"):
-        return f"Would close {', '.join(done['would_reset']) or 'no breaker: all are closed'}."
-    if done["reset"]:
-        return f"Closed {fmt.count(done['reset'], 'breaker')}."
-    return f"No breaker of {done['plugin']} is open."
+def reset(response: Document, _: Console) -> str:
+    if response.get("dry_run"):
+        return f"Would close {', '.join(response['would_reset']) or 'no breaker: all are closed'}."
+    if response["reset"]:
+        return f"Closed {fmt.count(response['reset'], 'breaker')}."
+    return f"No breaker of {response['plugin']} is open."
 
 
 @renders(
@@ -247,7 +246,7 @@ def breaker(response: Document, console: Console) -> str:
     return "\n\n".join(parts)
 
 
-#: The latest health check as a word about the plugin.
+#: The health of a plugin, by the status of its latest health check.
 _HEALTH = {"succeeded": "healthy", "failed": "unhealthy"}
 
 
@@ -256,12 +255,12 @@ def _daemon_text(daemon: Document, console: Console) -> str:
         run = f", process {pid} runs a job without one" if (pid := daemon.get("run_pid")) else ""
         return f"daemon: {console.style('yellow', 'not running')}{run}"
     word = console.style("yellow", "stopping") if daemon["stopping"] else console.style("green", "running")
-    up = fmt.ms(daemon["uptime_seconds"] * 1000)
-    return f"daemon: {word}, process {daemon['pid']}, up {up}, version {daemon['version']}"
+    uptime = fmt.ms(daemon["uptime_seconds"] * 1000)
+    return f"daemon: {word}, process {daemon['pid']}, up {uptime}, version {daemon['version']}"
 
 
 def _nodes_text(nodes: list[Document], console: Console) -> str:
-    """The leader first. A configuration that is not the leader's is marked."""
+    """Return the table of nodes, the leader first. A configuration other than the leader's is marked."""
     leading = nodes[0]["config"]
     rows = [
         (
@@ -289,14 +288,14 @@ def _without_node_text(group: Document, console: Console) -> str:
 
 
 def _running_text(running: list[Document], console: Console) -> str:
-    """The running jobs, the longest first."""
+    """Return the table of running jobs, the longest first."""
     rows = []
     for job in running[:_MAX_RUNNING]:
         step = f" ({job['pipeline']}/{job['step']})" if job["step"] else ""
-        what, attempt = f"{job['plugin']} {job['command']}{step}", f"{job['attempt']}/{job['max_attempts']}"
+        name, attempt = f"{job['plugin']} {job['command']}{step}", f"{job['attempt']}/{job['max_attempts']}"
         time = fmt.ORPHANED if job["orphaned"] else fmt.ms(job["running_ms"])
         rows.append(
-            (fmt.short_id(job["job_id"], console), what, fmt.when(job["started_at"], console), time, attempt)
+            (fmt.short_id(job["job_id"], console), name, fmt.when(job["started_at"], console), time, attempt)
         )
     table = console.table(("RUNNING", "WHAT", "SINCE", "FOR", "ATTEMPT"), rows)
     more = len(running) - _MAX_RUNNING
@@ -304,7 +303,7 @@ def _running_text(running: list[Document], console: Console) -> str:
 
 
 def _plugins_text(response: Document, console: Console) -> str:
-    """Without columns that are empty for every plugin."""
+    """Return the table of plugins, without columns that are empty for all of them."""
     plugins, daemon_runs = response["plugins"], response["daemon"]["running"]
     if not plugins:
         return console.hint("No plugin is configured. `ductile plugin list` shows those that could be.")
@@ -313,17 +312,19 @@ def _plugins_text(response: Document, console: Console) -> str:
         status = "refused" if plugin["refused"] else "active"
         if not plugin["enabled"] or plugin["draining"]:
             status = "draining" if plugin["enabled"] else "disabled"
-        last = plugin["last_run"]
+        last_run = plugin["last_run"]
         # Only the daemon starts scheduled runs.
-        coming = fmt.when(plugin["next_run"], console) if daemon_runs and plugin["next_run"] else ""
+        next_run = fmt.when(plugin["next_run"], console) if daemon_runs and plugin["next_run"] else ""
         breakers = plugin["breakers"]
         not_closed = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
-        ran = f"{last['status']} {fmt.when(last['completed_at'], console)}" if last else "never"
+        last_run_text = (
+            f"{last_run['status']} {fmt.when(last_run['completed_at'], console)}" if last_run else "never"
+        )
         cells = {
             "PLUGIN": plugin["name"],
             "STATUS": status,
-            "LAST RUN": ran,
-            "NEXT RUN": "paused" if plugin["paused"] else coming,
+            "LAST RUN": last_run_text,
+            "NEXT RUN": "paused" if plugin["paused"] else next_run,
             "HEALTH": "unhealthy"
             if plugin["unhealthy"]
             else _HEALTH.get(plugin["health"], plugin["health"] or ""),
@@ -336,50 +337,50 @@ def _plugins_text(response: Document, console: Console) -> str:
     return console.table(headers, table_rows, optional=optional)
 
 
-def _effect_lines(done: Document, console: Console) -> list[str]:
-    """Schedules with their next runs, then the names of pipelines, routes, webhooks and tokens."""
+def _effect_lines(response: Document, console: Console) -> list[str]:
+    """Return a line for each changed schedule with its next run, pipeline, route, webhook and token."""
     lines = []
-    for row in done["schedules"]:
+    for row in response["schedules"]:
         name = f"{printable(row['plugin'])}/{printable(row['id'])}"
         before, after = row["next_run_before"], row["next_run"]
-        coming = f"next run {fmt.when(after, console)}" if after else "no next run"
+        next_run = f"next run {fmt.when(after, console)}" if after else "no next run"
         if row["change"] == "changed" and before != after:
-            coming = f"{coming} instead of {fmt.when(before, console) if before else 'none'}"
+            next_run = f"{next_run} instead of {fmt.when(before, console) if before else 'none'}"
         lines.append(
-            f"  schedule {name} {row['change']}{'' if row['change'] == 'removed' else f': {coming}'}"
+            f"  schedule {name} {row['change']}{'' if row['change'] == 'removed' else f': {next_run}'}"
         )
     for noun in ("pipeline", "route", "webhook", "token"):
-        for change, names in done[f"{noun}s"].items():
+        for change, names in response[f"{noun}s"].items():
             lines += [f"  {noun} {printable(name)} {change}" for name in names]
     return lines
 
 
-def reload_text(done: Document, console: Console, *, drain: str = "ductile reload --drain") -> str:
-    """One line if no plugin changed, a line for each kind of change otherwise; then the ended jobs."""
-    dry_run = done.get("dry_run")
+def reload_text(response: Document, console: Console, *, drain: str = "ductile reload --drain") -> str:
+    """Return the changes of plugins and settings, then the other changes, the ended jobs and the warnings."""
+    dry_run = response.get("dry_run")
     title = "Would reload" if dry_run else "Reloaded"
     words = ("added", "changed", "removed")
-    if any(done[word] for word in words):
+    if any(response[word] for word in words):
         lines = [f"{title}:"]
-        lines += [f"  {word}: {', '.join(done[word])}" for word in (*words, "settings") if done[word]]
-    elif done["settings"]:
-        *others, last = done["settings"]
+        lines += [f"  {word}: {', '.join(response[word])}" for word in (*words, "settings") if response[word]]
+    elif response["settings"]:
+        *others, last = response["settings"]
         lines = [f"{title}: {', '.join(others)}{' and ' if others else ''}{last} changed."]
     else:
         lines = [f"{title}; nothing changed."]
-    lines += _effect_lines(done, console)
-    for row in done["ends"]:  # queued jobs of removed plugins
+    lines += _effect_lines(response, console)
+    for row in response["ends"]:  # queued jobs of removed plugins
         verb = "would end" if dry_run else "ended"
         jobs = f"{fmt.count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
         runs = f"; needed by {fmt.count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
         lines.append(f"  {console.style('yellow', f'{jobs} as dead (plugin_removed)')}{runs}")
-    if done["ends"] and dry_run:
+    if response["ends"] and dry_run:
         lines.append(console.hint(f"  To run them first: `{drain}`"))
-    if done["warnings"]:
+    if response["warnings"]:
         from ductile.cli.console.errors import problems_as_text
         from ductile.errors import Problem
 
-        warnings = [Problem(**warning) for warning in done["warnings"]]
+        warnings = [Problem(**warning) for warning in response["warnings"]]
         title = console.style("yellow", f"{fmt.count(len(warnings), 'warning')}:")
         lines += [title, problems_as_text(warnings, console)]
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.spec import Example, renders
 
-#: Begins a line that belongs to the one above it.
+#: Marks a line that belongs to the one above it, and is indented further.
 _BELOW = "\t"
 
 
@@ -21,13 +21,13 @@ _BELOW = "\t"
 )
 def digest(response: Document, console: Console) -> str:
     more = response["more"]
-    ran = ", ".join(f"{row['plugin']} {row['executions']}" for row in response["ran"])
+    executions = ", ".join(f"{row['plugin']} {row['executions']}" for row in response["ran"])
     since, until = _time(response["since"], console), _time(response["until"], console)
     title = f"{fmt.count(response['executions'], 'execution')} from {since} to {until}"
     title = f"{title}{'' if response['complete'] else ' (not all are known)'}"
     lines = [console.style("bold", fmt.prose(title, console))]
-    if ran:
-        lines.append(fmt.prose(f"{ran}{_more_text(more, 'ran')}", console, "  "))
+    if executions:
+        lines.append(fmt.prose(f"{executions}{_more_text(more, 'ran')}", console, "  "))
     rows = []
     for row in response["failed"]:
         error = f": {row['error']}" if row["error"] else ""

@@ -27,17 +27,19 @@ def doctor(invocation: Invocation) -> CommandResult:
 
     try:
         connection = connect_to_daemon(invocation)
-    except ConfigError:  # the daemon is found through the configuration; doctor reports what is wrong with it
+    except (
+        ConfigError
+    ):  # without a valid configuration the daemon is not found; `diagnose_offline` reports the error
         connection = None
     if connection is not None:
         from ductile import __version__
 
-        # Plugins report their health, each within its own timeout: there is no limit for all of them.
+        # Each health check has its own timeout, so there is no limit for all of them together.
         with show_waiting(invocation, "the health of the plugins"):
             fields: Document = {"version": __version__, "ask_health": True}
             if invocation.remote is not None:
                 fields = {}
-                with suppress(DeniedError):  # the token may only read: then it is the latest health
+                with suppress(DeniedError):  # a token that may only read gets the result of the latest checks
                     exchange(invocation, connection, "system.health", {}, timeout=None)
             response = exchange(invocation, connection, fields=fields, timeout=None)
     else:
@@ -49,7 +51,7 @@ def doctor(invocation: Invocation) -> CommandResult:
         response = to_builtins(asyncio.run(diagnose_offline(invocation.config, invocation.environ)))
 
     def text(console: Console) -> str:
-        """Findings with a problem in full; the others, one line each, with -v or if there is no problem."""
+        """Return findings with a problem in full; the others, one line each, with -v or without a problem."""
         from ductile.cli.console.errors import paragraph
 
         problems = [row for row in response["findings"] if row["level"] != "ok"]
@@ -118,13 +120,13 @@ def selfcheck(invocation: Invocation) -> CommandResult:
 )
 def sweep(invocation: Invocation) -> CommandResult:
     with show_waiting(invocation, "the sweep"):
-        done = request(invocation, timeout=None)
+        response = request(invocation, timeout=None)
 
     def text(console: Console) -> str:
-        if not done["removed"]:
+        if not response["removed"]:
             return "Nothing is older than its retention."
-        title = "Would remove at least:" if done.get("dry_run") else "Removed:"
-        rows = ((kind.replace("_", " "), str(number)) for kind, number in done["removed"].items())
+        title = "Would remove at least:" if response.get("dry_run") else "Removed:"
+        rows = ((kind.replace("_", " "), str(number)) for kind, number in response["removed"].items())
         return "\n".join([title, *fmt.fields(rows, console)])
 
-    return CommandResult(done, text)
+    return CommandResult(response, text)

@@ -1,4 +1,4 @@
-"""`ductile system logs` and `ductile system watch`: what runs, and what ran."""
+"""`ductile system logs` and `ductile system watch`: past and running executions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def logs(invocation: Invocation) -> CommandResult:
         widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
         stderr_size = fields.get("sort") == "stderr"
         lines = "\n".join(_line(row, console, widths, stderr_size=stderr_size) for row in rows)
-        # Without filters this is a tail of the log, and says nothing of what came before.
+        # Without filters these are the latest rows of the log: that there are earlier ones needs no mention.
         has_filter = fields.keys() - {"output", "plugin", "limit"}
         return fmt.with_next_page(lines, response) if has_filter else lines
 
@@ -58,8 +58,13 @@ def logs(invocation: Invocation) -> CommandResult:
 
 
 def _follow_logs(invocation: Invocation, fields: JsonObject) -> CommandResult:
-    """Print the latest executions, then output and executions as they come, until the daemon stops."""
-    for name in ("query", "sort", "cursor", "until"):  # what follows is in order, and is not indexed yet
+    """Print the latest executions, then new output and executions until the daemon stops."""
+    for name in (
+        "query",
+        "sort",
+        "cursor",
+        "until",
+    ):  # new rows are in order, and are not in the search index yet
         if fields.get(name) is not None:
             from ductile.errors import UsageError
 
@@ -81,7 +86,7 @@ def _follow_logs(invocation: Invocation, fields: JsonObject) -> CommandResult:
         printer.end_line()
         for row in update["logs"]:
             if printer.has_shown(row["job_id"], row["execution"]):
-                row["stderr"] = None  # It is above.
+                row["stderr"] = None  # it was printed above
         fmt.print_rows(invocation, update["logs"], _line)
     return CommandResult(None)
 
@@ -94,7 +99,7 @@ def _cells(row: Document, console: Console) -> tuple[str, str, str]:
 
 
 def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr_size: bool = False) -> str:
-    """One execution. On a terminal it is aligned in columns if the widths are known, and one line."""
+    """Return one execution as a line, with its stderr below if the row has it. `widths` align the columns."""
     command, status, took = _cells(row, console)
     word = fmt.status(status, console)
     if widths:
@@ -146,7 +151,7 @@ def watch(invocation: Invocation) -> CommandResult:
     def call(operation: str, fields: Mapping[str, object]) -> dict[str, Any]:
         return request_daemon(invocation, operation, cast("dict[str, Any]", fields))
 
-    call("system.status", {})  # reports a missing daemon here and not on the screen
+    call("system.status", {})  # raises the error of a missing daemon before the screen opens
     console = console_for(invocation.out, invocation.environ)._replace(colour=False)
 
     def show_job(job: Mapping[str, Any], width: int) -> str:

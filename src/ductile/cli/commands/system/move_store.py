@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ductile.admin.config import OpenedConfiguration
     from ductile.config.snapshot import StateLocation
 
-#: The variable of the URL in the advice, if none was named.
+#: The variable for the URL in the next steps, unless --to names another one.
 _VARIABLE = "DUCTILE_STATE_URL"
 
 
@@ -38,7 +38,7 @@ _VARIABLE = "DUCTILE_STATE_URL"
         Example("ductile system move-store --to env:DUCTILE_STATE_URL", "from SQLite to PostgreSQL"),
         Example("ductile system move-store --to sqlite", "and back"),
     ),
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def move_store(invocation: Invocation) -> CommandResult:
     from datetime import UTC, datetime
@@ -52,40 +52,40 @@ def move_store(invocation: Invocation) -> CommandResult:
     move_request = MoveRequest(
         source=source, target=target, now=datetime.now(UTC), dry_run=invocation.switch("dry_run")
     )
-    done: Document = move_store(move_request, progress_line(json=invocation.json))
-    done["next"] = list(_next_steps(invocation, opened, target))
+    response: Document = move_store(move_request, progress_line(json=invocation.json))
+    response["next"] = list(_next_steps(invocation, opened, target))
 
     def text(console: Console) -> str:
-        begin = "Would copy" if done["dry_run"] else "Copied"
-        rows = {table["table"]: table["rows"] for table in done["tables"]}
+        begin = "Would copy" if response["dry_run"] else "Copied"
+        rows = {table["table"]: table["rows"] for table in response["tables"]}
         parts = (
             fmt.count(rows["job_queue"], "job"),
             fmt.count(rows["job_log"], "execution"),
             fmt.count(rows["ledger"], "ledger entry", "ledger entries"),
         )
         lines = [
-            f"{begin} {fmt.count(done['rows'], 'row')}, among them {', '.join(parts)}:",
-            f"  from {console.path(done['from'])}",
-            f"  to   {console.path(done['to'])}",
+            f"{begin} {fmt.count(response['rows'], 'row')}, among them {', '.join(parts)}:",
+            f"  from {console.path(response['from'])}",
+            f"  to   {console.path(response['to'])}",
         ]
         warning = console.style("yellow", "warning:")
         lines += [
             f"{warning} the store breaks a rule, and so does its copy: {table['invariant']} "
             f"({', '.join(table['ids'])})"
-            for table in done["broken_invariants"]
+            for table in response["broken_invariants"]
         ]
-        if not done["dry_run"]:
-            checked = f"every row was compared, and {done['invariants']} rules hold"
-            lines.append(f"{console.style('green', 'ok:')} {checked}. The source is as it was.")
-        lines.append("Next:" if not done["dry_run"] else "After the move:")
-        lines += [f"  {console.hint(step)}" for step in done["next"]]
+        if not response["dry_run"]:
+            checks = f"every row was compared, and {response['invariants']} rules hold"
+            lines.append(f"{console.style('green', 'ok:')} {checks}. The source is as it was.")
+        lines.append("Next:" if not response["dry_run"] else "After the move:")
+        lines += [f"  {console.hint(step)}" for step in response["next"]]
         return "\n".join(lines)
 
-    return CommandResult(done, text)
+    return CommandResult(response, text)
 
 
 def _stores(invocation: Invocation, configured: StateLocation) -> tuple[StateLocation, StateLocation]:
-    """Return source and target; one of them may be the store of the configuration."""
+    """Return source and target. Without its option, each is the store of the configuration."""
     from ductile.admin.move_store import parse_store
     from ductile.errors import UsageError
 
@@ -104,14 +104,14 @@ def _stores(invocation: Invocation, configured: StateLocation) -> tuple[StateLoc
 
 
 def _next_steps(invocation: Invocation, opened: OpenedConfiguration, target: StateLocation) -> Iterator[str]:
-    """Yield what to do so that the daemon uses the target. The configuration is valid after each command."""
+    """Yield the steps after which the daemon uses the target. The configuration is valid after each step."""
     import shlex
 
     from ductile.config.compile.compiler import DEFAULT_STATE_DIRECTORY, DEFAULT_STATE_PATH
     from ductile.config.find_config import resolve_path
     from ductile.config.snapshot import PostgresLocation
 
-    configured, written = opened.snapshot.state, opened.loaded.model.state
+    configured, section = opened.snapshot.state, opened.loaded.model.state
     directory = opened.loaded.directory
     if target == configured:
         pass
@@ -120,17 +120,17 @@ def _next_steps(invocation: Invocation, opened: OpenedConfiguration, target: Sta
         variable = option.removeprefix("env:") if option.startswith("env:") else _VARIABLE
         places = "the environment of the daemon, or into a file of environment_vars.include"
         yield f"Put {variable}=postgresql://… into {places}"
-        if written.path is not None:
+        if section.path is not None:
             yield "ductile config unset state.path --lock"
         yield f"ductile config set state.url '${{{variable}}}' --lock"
-        if written.directory is None and configured.directory != resolve_path(
+        if section.directory is None and configured.directory != resolve_path(
             DEFAULT_STATE_DIRECTORY, directory
         ):
             yield f"ductile config set state.directory {shlex.quote(str(configured.directory))} --lock"
     else:
-        if written.directory is not None:
+        if section.directory is not None:
             yield "ductile config unset state.directory --lock"
-        if written.url is not None:
+        if section.url is not None:
             yield "ductile config unset state.url --lock"
         if target.path != resolve_path(DEFAULT_STATE_PATH, directory):
             yield f"ductile config set state.path {shlex.quote(str(target.path))} --lock"

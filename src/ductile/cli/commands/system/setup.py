@@ -11,7 +11,7 @@ from ductile.cli.spec import CONFIG_FILES, GLOBAL_OPTIONS, NO_DAEMON, Argument, 
 
 #: Seconds for `systemctl --version`.
 _SYSTEMCTL_TIMEOUT = 5.0
-#: Each script has a table: the words that may follow, by the words that were typed so far.
+#: The table in each script: the words that may follow, by the words typed so far.
 _WORDS = """\
 _ductile_words() {{
   case "$1" in
@@ -86,7 +86,7 @@ end
     about="Put it under /etc/systemd/system. It says what to do before the first start, restarts "
     "after every crash but not for a configuration that cannot be used, and drops rights that a "
     "daemon does not need.",
-    local=CONFIG_FILES,
+    local_reason=CONFIG_FILES,
 )
 def print_unit(invocation: Invocation) -> CommandResult:
     import shutil
@@ -97,7 +97,7 @@ def print_unit(invocation: Invocation) -> CommandResult:
     from ductile.admin.systemd_unit import systemd_unit
 
     opened = open_configuration(invocation.config, invocation.environ)
-    # The whole path of this program: systemd does not search our PATH.
+    # The unit has the absolute path of this program: systemd does not search the PATH of the user.
     command = Path(shutil.which(sys.argv[0]) or shutil.which("ductile") or sys.argv[0]).absolute()
     user = invocation.optional("user") or "ductile"
     unit = systemd_unit(opened.snapshot, opened.loaded.directory, command, user, version=_systemd_version())
@@ -108,13 +108,13 @@ def print_unit(invocation: Invocation) -> CommandResult:
     "completion",
     "print a script that completes commands in your shell",
     arguments=(Argument("SHELL", "bash, zsh or fish"),),
-    local=NO_DAEMON,
+    local_reason=NO_DAEMON,
 )
 def print_script(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
     shell = invocation.text("SHELL")
-    # The words that may follow each beginning of a command.
+    # The words that may follow, by the words typed so far.
     following = {"": [*first_words()]}
     for noun in NOUNS:
         following[noun.name] = [*noun.modules]
@@ -141,7 +141,7 @@ def print_script(invocation: Invocation) -> CommandResult:
 
 
 def _systemd_version() -> int | None:
-    """The version of systemd on this machine; None without one."""
+    """Return the version of systemd on this machine; None without systemd."""
     import re
     import subprocess
 
