@@ -80,9 +80,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
     except BrokenPipeError:
         raise
     except Exception as exception:  # noqa: BLE001 - a mistake must not end in a traceback
-        error = _wrap_unexpected(exception, words, err)
-        _name_option(error, parsed.action, words)
-        status = _show_error(error, words, environ, out, err)
+        status = _show_error(exception, parsed.action, words, environ, out, err)
         # Another configuration than the user expects can be the cause: name the one that was used.
         if (
             parsed.action is not None
@@ -148,24 +146,6 @@ def _remote(parsed: ParsedCommand, environ: Mapping[str, str]) -> RemoteDaemon |
     return find_remote(url, parsed.token_env, parsed.ca, environ)
 
 
-def _wrap_unexpected(exception: Exception, words: Sequence[str], err: TextIO) -> DuctileError:
-    """Return the exception itself if it is one of ours, otherwise an error that hides its text."""
-    from ductile.errors import DuctileError
-
-    if isinstance(exception, DuctileError):
-        return exception
-    verbose = any(flag in words for flag in ("-v", "--verbose"))
-    if verbose:
-        from traceback import print_exception
-
-        print_exception(exception, file=err)
-    # The exception's own text is left out: it may contain secrets.
-    return DuctileError(
-        f"internal_error: an unexpected error in Ductile ({type(exception).__name__})",
-        hint="please report it with the traceback above" if verbose else "run with -v for the traceback",
-    )
-
-
 def _name_option(error: DuctileError, action: Action | None, words: Sequence[str]) -> None:
     """Replace the field name in an error of an operation by the option that was typed for it."""
     name = str(error.details.get("field") or "")
@@ -223,8 +203,30 @@ def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> 
 
 
 def _show_error(
-    error: DuctileError, words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: TextIO
+    exception: Exception,
+    action: Action | None,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    out: TextIO,
+    err: TextIO,
 ) -> int:
+    """Print an exception as an error and return its exit status. Unexpected ones have a traceback with -v."""
+    from ductile.errors import DuctileError
+
+    if isinstance(exception, DuctileError):
+        error = exception
+    else:
+        verbose = any(flag in words for flag in ("-v", "--verbose"))
+        if verbose:
+            from traceback import print_exception
+
+            print_exception(exception, file=err)
+        # The exception's own text is left out: it may contain secrets.
+        error = DuctileError(
+            f"internal_error: an unexpected error in Ductile ({type(exception).__name__})",
+            hint="please report it with the traceback above" if verbose else "run with -v for the traceback",
+        )
+    _name_option(error, action, words)
     from ductile.cli.console.console import console_for
     from ductile.cli.console.errors import error_as_json, error_as_text
     from ductile.cli.console.format import to_json

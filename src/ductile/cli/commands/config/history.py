@@ -47,25 +47,19 @@ def history(invocation: Invocation) -> CommandResult:
         from ductile.struct import to_builtins
 
         limit = invocation.request_fields().get("limit")
-        entries = list_sealed(
-            invocation.config, invocation.environ, limit if isinstance(limit, int) else None
-        )
-        response = {"history": [to_builtins(entry) for entry in entries], "complete": True}
+        sealed = list_sealed(invocation.config, invocation.environ, limit if isinstance(limit, int) else None)
+        response = {"history": [to_builtins(entry) for entry in sealed], "complete": True}
     if invocation.switch("diff"):
-        _add_differences(invocation, response["history"])
+        entries = response["history"]
+        for entry, before in zip(entries, [*entries[1:], None], strict=True):  # the latest is the first
+            entry["differences"] = []
+            if before is None or entry["id"] == before["id"] or None in (entry["id"], before["id"]):
+                continue
+            for comparison in _compare(invocation, before["id"], entry["id"])["comparisons"]:
+                for file in comparison["files"]:
+                    entry["differences"] += [f"{file['name']}: {line}" for line in file["differences"]]
+                entry["differences"] += comparison["keys"]
     return CommandResult(response, lambda console: _history_text(response, console))
-
-
-def _add_differences(invocation: Invocation, entries: list[Document]) -> None:
-    """Set in each entry its differences from the one before it, which follows it in the list."""
-    for entry, before in zip(entries, [*entries[1:], None], strict=True):
-        entry["differences"] = []
-        if before is None or entry["id"] == before["id"] or None in (entry["id"], before["id"]):
-            continue
-        for comparison in _compare(invocation, before["id"], entry["id"])["comparisons"]:
-            for file in comparison["files"]:
-                entry["differences"] += [f"{file['name']}: {line}" for line in file["differences"]]
-            entry["differences"] += comparison["keys"]
 
 
 def _history_text(response: Document, console: Console) -> str:
