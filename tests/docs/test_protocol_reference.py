@@ -21,7 +21,14 @@ from ductile.protocol.plugin_messages import (
     decode_response,
     encode_request,
 )
-from ductile.runner.port import ALLOWED, ALLOWED_PREFIXES, MAX_STDERR, MAX_STDOUT, GracePeriods, describe_job
+from ductile.runner.port import (
+    ALLOWED_PREFIXES,
+    ALLOWED_VARIABLES,
+    MAX_STDERR,
+    MAX_STDOUT,
+    GracePeriods,
+    job_variables,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "protocol.md").read_text(encoding="utf-8")
@@ -90,11 +97,11 @@ def test_the_violations_shown_are_violations(line: str) -> None:
 def test_the_environment_is_listed() -> None:
     """Every variable that reaches a plugin, and no other."""
     about = {"job_id": "j", "plugin": "p", "command": "c", "data_dir": "/d", "trace_id": "t"}
-    job = describe_job(store_id="s", daemon="h:1:2", attempt=1, **about)
+    job = job_variables(store_id="s", daemon="h:1:2", attempt=1, **about)
     documented = set(
         re.findall(r"`([A-Z_]+\*?)`", REFERENCE.partition("### Environment")[2].partition("###")[0])
     )
-    assert documented == {*ALLOWED, *(f"{prefix}*" for prefix in ALLOWED_PREFIXES), *job}
+    assert documented == {*ALLOWED_VARIABLES, *(f"{prefix}*" for prefix in ALLOWED_PREFIXES), *job}
 
 
 def test_the_numbers_are_those_of_the_code() -> None:

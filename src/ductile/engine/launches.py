@@ -25,7 +25,7 @@ from ductile.runner.port import (
     OutputStream,
     ResourceLimits,
     WarmStart,
-    describe_job,
+    job_variables,
     plugin_environment,
 )
 from ductile.store.model.jobs import ClaimedJob
@@ -202,7 +202,7 @@ def _environment(
 def _job_variables(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> dict[str, str]:
     job = claim.job
     beside_store = snapshot.state.directory / DATA_DIRECTORY / job.plugin
-    return describe_job(
+    return job_variables(
         store_id=host.store_id,
         daemon=job.owner or "",  # As stored: recovery compares the two.
         job_id=job.id,

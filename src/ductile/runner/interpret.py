@@ -45,9 +45,9 @@ from ductile.struct import Value, replace
 
 _MAX_QUOTED = 200
 _STATE_KEY = "state_updates"
-#: Of the output of a script that failed: its end names the error.
-_MAX_LINES = 5
-_MAX_TAIL = 500
+#: The error of a failed script quotes the end of its output, up to these lines and characters.
+_MAX_QUOTED_LINES = 5
+_MAX_QUOTED_END = 500
 
 
 class ExecutionWarning(StrEnum):
@@ -59,6 +59,8 @@ class ExecutionWarning(StrEnum):
 
 
 class Interpretation(Value):
+    """The outcome of an execution, the log lines of the plugin, and warnings."""
+
     outcome: Outcome
     logs: tuple[PluginLog, ...] = ()
     warnings: tuple[ExecutionWarning, ...] = ()
@@ -67,9 +69,9 @@ class Interpretation(Value):
 def interpret(result: ProcessResult, script: Script | None = None) -> Interpretation:
     """Decide the outcome. A valid `ok` response counts, unless the deadline or the output cap came first.
 
-    The end of a script is read by its exit status, unless it answers in the protocol.
+    The exit status of a script decides, unless the script speaks the plugin protocol.
     """
-    interpretation = _interpret(result, script)
+    interpretation = _interpret_result(result, script)
     if script is None:
         return interpretation
     outcome = interpretation.outcome
@@ -111,7 +113,8 @@ def _retries(rule: RetryRule, evidence: Evidence) -> bool:
     return rule.statuses is None or rule.retries(evidence.exit_code)
 
 
-def _interpret(result: ProcessResult, script: Script | None) -> Interpretation:
+def _interpret_result(result: ProcessResult, script: Script | None) -> Interpretation:
+    """Return the outcome of one way in which a process can end."""
     match result:
         case CouldNotStart(error=error, resources_exhausted=True):
             return Interpretation(outcome=Requeued(reason=JobReason.NO_RESOURCES, error=error))
@@ -119,8 +122,8 @@ def _interpret(result: ProcessResult, script: Script | None) -> Interpretation:
             return Interpretation(
                 outcome=Failed(reason=JobReason.COULD_NOT_START, error=error, permanent=permanent)
             )
-        case ForkServerLost(error=error, output=lost):
-            evidence = Evidence() if lost is None else _evidence(lost)
+        case ForkServerLost(error=error, output=incomplete):
+            evidence = Evidence() if incomplete is None else _evidence(incomplete)
             return Interpretation(
                 outcome=Failed(reason=JobReason.RUNNER_LOST, error=error, evidence=evidence)
             )
@@ -130,8 +133,8 @@ def _interpret(result: ProcessResult, script: Script | None) -> Interpretation:
             return Interpretation(outcome=timed_out, warnings=_warnings(output))
         case OutputLimitExceeded(output=output):
             error = f"stdout exceeded the limit of {MAX_STDOUT >> 20} MiB; only the beginning is kept"
-            too_much = Failed(reason=JobReason.OUTPUT_TOO_LARGE, error=error, evidence=_evidence(output))
-            return Interpretation(outcome=too_much, warnings=_warnings(output))
+            failed = Failed(reason=JobReason.OUTPUT_TOO_LARGE, error=error, evidence=_evidence(output))
+            return Interpretation(outcome=failed, warnings=_warnings(output))
         case Exited(output=output) if script is not None and script.output is not OutputFormat.PROTOCOL:
             return Interpretation(outcome=_script_outcome(output, script), warnings=_warnings(output))
         case StoppedOnRequest(output=output) if (
@@ -146,23 +149,19 @@ def _interpret(result: ProcessResult, script: Script | None) -> Interpretation:
 
 
 def _script_outcome(output: ProcessOutput, script: Script) -> Completed | Failed:
-    evidence, status = _evidence(output), output.status
-    if status.exit_code != 0:
-        return _script_failed(evidence)
-    result = script_result(output.stdout, script.output)
-    if isinstance(result, ProtocolViolation):
-        return Failed(reason=JobReason.PROTOCOL_ERROR, error=result.message, evidence=evidence)
-    # The settlement adds the result to the payload.
-    done = (
-        ()
-        if script.done_event is None
-        else (PluginEvent(type=script.done_event, payload={"exit_code": status.exit_code}),)
-    )
-    return Completed(response=PluginResponse(ok=True, result=result, events=done), evidence=evidence)
-
-
-def _script_failed(evidence: Evidence) -> Failed:
-    exit_code = evidence.exit_code
+    """Return the outcome of a script that exited by itself; the end of its output names the error."""
+    evidence, exit_code = _evidence(output), output.status.exit_code
+    if exit_code == 0:
+        result = script_result(output.stdout, script.output)
+        if isinstance(result, ProtocolViolation):
+            return Failed(reason=JobReason.PROTOCOL_ERROR, error=result.message, evidence=evidence)
+        # The settlement adds the result to the payload.
+        done = (
+            ()
+            if script.done_event is None
+            else (PluginEvent(type=script.done_event, payload={"exit_code": exit_code}),)
+        )
+        return Completed(response=PluginResponse(ok=True, result=result, events=done), evidence=evidence)
     if evidence.signal is not None:
         reason, error = JobReason.KILLED, f"killed by {_signal_name(evidence.signal)}"
     elif exit_code is None:
@@ -171,16 +170,11 @@ def _script_failed(evidence: Evidence) -> Failed:
         config = ", a configuration error" if exit_code == EXIT_CONFIG else ""
         reason, error = JobReason.BAD_EXIT, f"exited with status {exit_code}{config}"
     for stream, text in (("stderr", evidence.stderr), ("stdout", evidence.stdout)):
-        if tail := _tail(text or ""):
-            error = f"{error}; {stream} ends with: {tail}"
+        lines = [line.rstrip() for line in (text or "")[-10 * _MAX_QUOTED_END :].splitlines() if line.strip()]
+        if end := "\n".join(lines[-_MAX_QUOTED_LINES:])[-_MAX_QUOTED_END:].strip():
+            error = f"{error}; {stream} ends with: {end}"
             break
     return Failed(reason=reason, error=error, permanent=exit_code == EXIT_CONFIG, evidence=evidence)
-
-
-def _tail(text: str) -> str:
-    """Return the last lines that are not blank."""
-    lines = [line.rstrip() for line in text[-10 * _MAX_TAIL :].splitlines() if line.strip()]
-    return "\n".join(lines[-_MAX_LINES:])[-_MAX_TAIL:].strip()
 
 
 def _interpret_output(output: ProcessOutput, *, stopped: bool) -> Interpretation:
@@ -246,6 +240,6 @@ def _evidence(output: ProcessOutput) -> Evidence:
 
 
 def _warnings(output: ProcessOutput) -> tuple[ExecutionWarning, ...]:
-    cut = (ExecutionWarning.STDERR_CUT,) if output.stderr_truncated else ()
-    left = (ExecutionWarning.LEFTOVERS,) if output.leftovers else ()
-    return cut + left
+    truncated = (ExecutionWarning.STDERR_CUT,) if output.stderr_truncated else ()
+    leftovers = (ExecutionWarning.LEFTOVERS,) if output.leftovers else ()
+    return truncated + leftovers

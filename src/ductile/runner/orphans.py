@@ -33,9 +33,9 @@ def make_identity(prefix: str) -> str:
 def has_ended(identity: str, *, proc: Path = PROC) -> bool:
     """Return whether no live process has this identity. A string that is not an identity counts as ended."""
     match identity.rsplit(":", 2):
-        case [_, pid, started] if pid.isdigit() and started.isdigit():
+        case [_, pid, start_time] if pid.isdigit() and start_time.isdigit():
             return not any(
-                _start_of_live(proc / str(local_pid)) == int(started)
+                _start_of_live(proc / str(local_pid)) == int(start_time)
                 and _pid_in_own_namespace(proc / str(local_pid), local_pid) == int(pid)
                 for local_pid in list_pids(proc)
             )
@@ -43,6 +43,7 @@ def has_ended(identity: str, *, proc: Path = PROC) -> bool:
 
 
 def list_pids(proc: Path) -> list[int]:
+    """Return the pids of all processes; none if this system has no /proc."""
     try:
         return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
     except OSError:
@@ -50,7 +51,7 @@ def list_pids(proc: Path) -> list[int]:
 
 
 def _read_stat(directory: Path) -> list[bytes]:
-    """Return the fields after the program's name, which is in parentheses and may contain anything."""
+    """Return the fields of `stat` after the program's name, which is in parentheses and may contain `)`."""
     try:
         return (directory / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:  # The process is gone, or this system has no /proc.
@@ -103,23 +104,21 @@ def find_orphan_processes(
         if variables.get(STORE_VARIABLE) != store_id:
             continue
         job_id = variables.get(JOB_VARIABLE)
-        owner = variables.get(OWNER_VARIABLE) or _legacy_owner(owners, job_id)
+        owner = variables.get(OWNER_VARIABLE)
+        if not owner:
+            # Earlier versions set no owner variable and recorded the owner as `host:pid`.
+            candidates = owners.values() if job_id is None else (owners.get(job_id),)
+            owner = next((name for name in candidates if name is not None and name.count(":") == 1), None)
         if owner is None:
             continue
-        recorded = owner in owners.values() if job_id is None else owners.get(job_id) == owner
-        if not recorded or pid in ancestors or _is_in_our_session(pid):
+        is_recorded = owner in owners.values() if job_id is None else owners.get(job_id) == owner
+        if not is_recorded or pid in ancestors or _is_in_our_session(pid):
             continue
         if owner not in owner_ended:
             owner_ended[owner] = has_ended(owner, proc=proc)
         if owner_ended[owner]:
             orphans.append(OrphanProcess(pid=pid, job_id=job_id))
     return tuple(orphans)
-
-
-def _legacy_owner(owners: Mapping[str, str | None], job_id: str | None) -> str | None:
-    """Earlier versions set no owner variable and recorded the owner as `host:pid`."""
-    candidates = owners.values() if job_id is None else (owners.get(job_id),)
-    return next((owner for owner in candidates if owner is not None and owner.count(":") == 1), None)
 
 
 def _own_ancestors(proc: Path) -> set[int]:
@@ -133,13 +132,15 @@ def _own_ancestors(proc: Path) -> set[int]:
 
 
 def _is_in_our_session(pid: int) -> bool:
+    """Return whether the process is in the session of this one. True for a process that has exited."""
     try:
         return os.getsid(pid) == os.getsid(0)
-    except OSError:  # The process has exited.
+    except OSError:
         return True
 
 
 def _read_environment(path: Path) -> dict[str, str]:
+    """Return the environment with which a process was started; empty if it cannot be read."""
     try:
         raw = path.read_bytes()
     except OSError:  # The process has exited, or belongs to another user.

@@ -1,7 +1,7 @@
-"""The port of the runner: what is launched, in which environment, how it can end, and what a runner does.
+"""The port of the runner: launches with their environment, the ways a process can end, and runners.
 
-What a plugin does wrong is a value here. The endings say what happened; `ductile.runner.interpret` decides
-what that means for the job.
+A fault of a plugin is a value here and no exception. `ductile.runner.interpret` decides the outcome of the
+job from it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class OutputStream(StrEnum):
     STDERR = "stderr"
 
 
-#: Takes a piece of output as it is read. It is called on the event loop and must not raise.
+#: Called on the event loop with each piece of output as it is read. It must not raise.
 OutputCallback: TypeAlias = Callable[[OutputStream, bytes], None]
-#: The stdout of a plugin is its response, which is read as a whole.
+#: Streams that are passed on while the process runs. Stdout of a plugin is its response, read as a whole.
 LIVE_STREAMS = frozenset({OutputStream.STDERR})
 
 
@@ -57,17 +57,17 @@ class Launch(Value):
     environment: Mapping[str, str]
     directory: str
     timeout: timedelta
-    #: What the executable gets after its own name. A fork server starts programs without arguments only.
+    #: The arguments after the name of the executable. A fork server starts programs without arguments only.
     arguments: tuple[str, ...] = ()
     limits: ResourceLimits = NO_LIMITS
     warm: WarmStart | None = None
-    #: Gets the output of `live_streams` while the process runs, also what lies beyond the limits.
+    #: Called with the output of `live_streams` while the process runs, also with output beyond the limits.
     on_output: OutputCallback | None = None
     live_streams: frozenset[OutputStream] = LIVE_STREAMS
 
 
-#: Variables about session, user and language; no credentials.
-ALLOWED = frozenset(
+#: Variables of the daemon that every plugin inherits: session, user and language, no credentials.
+ALLOWED_VARIABLES = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSH_AUTH_SOCK"}
 )
 ALLOWED_PREFIXES = ("LC_", "XDG_")
@@ -84,22 +84,22 @@ def plugin_environment(
     own: Mapping[str, str] | None = None,
     job: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return allowed variables of the daemon, then the plugin's own, then those of the job.
+    """Return the environment of a plugin: allowed variables of the daemon, the plugin's own, then the job's.
 
-    Those of the job come last: recovery finds the processes of a crashed daemon by them, so a plugin's
+    The job's variables come last: recovery finds the processes of a crashed daemon by them, so a plugin's
     configuration must not replace them. The daemon's own `DUCTILE_` variables are not passed on unless they
     are named in `passthrough`.
     """
-    named = set(passthrough)
+    passed_on = {*ALLOWED_VARIABLES, *passthrough}
     inherited = {
         name: value
         for name, value in daemon.items()
-        if name in ALLOWED or name.startswith(ALLOWED_PREFIXES) or name in named
+        if name in passed_on or name.startswith(ALLOWED_PREFIXES)
     }
     return {**inherited, **(own or {}), **job}
 
 
-def describe_job(
+def job_variables(
     *,
     store_id: str,
     daemon: str,
@@ -112,9 +112,9 @@ def describe_job(
 ) -> dict[str, str]:
     """Return the variables that identify the job of a process and the daemon that runs it.
 
-    `data_dir` is where the plugin may keep files from job to job.
+    `data_dir` is the directory in which the plugin may keep files from job to job.
     """
-    described = {
+    variables = {
         STORE_VARIABLE: store_id,
         OWNER_VARIABLE: daemon,
         JOB_VARIABLE: job_id,
@@ -123,10 +123,10 @@ def describe_job(
         "DUCTILE_ATTEMPT": str(attempt),
     }
     if data_dir is not None:
-        described["DUCTILE_DATA_DIR"] = data_dir
+        variables["DUCTILE_DATA_DIR"] = data_dir
     if trace_id is not None:
-        described["DUCTILE_TRACE_ID"] = trace_id
-    return described
+        variables["DUCTILE_TRACE_ID"] = trace_id
+    return variables
 
 
 class GracePeriods(Value):
@@ -139,7 +139,7 @@ class GracePeriods(Value):
 
 
 class ExitStatus(Value):
-    """Exactly one of the two is set, unless the status is unknown."""
+    """How a process ended: exactly one of the fields is set, unless the status is unknown."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -195,7 +195,7 @@ class ForkServerLost(Value):
 
 
 class CouldNotStart(Value):
-    """There was no process. `permanent` if a retry cannot help."""
+    """No process was started. `permanent` is true if a retry cannot help."""
 
     error: str
     permanent: bool
@@ -229,8 +229,9 @@ class Process(Protocol):
         """Seconds since the process was started. It may have ended meanwhile."""
 
     async def wait(self) -> ProcessResult:
-        """Return how the process ended, after its group has been cleared. May be called more than once;
-        cancelling the caller does not affect the process.
+        """Return how the process ended, after its group has been cleared.
+
+        May be called more than once. Cancelling the caller does not affect the process.
         """
 
     def stop(self, *, at_once: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.runner.port import describe_job, plugin_environment
+from ductile.runner.port import job_variables, plugin_environment
 
 DAEMON = {
     "PATH": "/bin",
@@ -19,7 +19,7 @@ DAEMON = {
     "HTTP_PROXY": "http://proxy",
     "PATHOLOGY": "canary",
 }
-JOB = describe_job(store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2)
+JOB = job_variables(store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2)
 
 
 def test_only_what_is_allowed_is_inherited() -> None:
@@ -58,11 +58,11 @@ def test_the_job_is_described() -> None:
         "DUCTILE_COMMAND": "poll",
         "DUCTILE_ATTEMPT": "2",
     }
-    traced = describe_job(
+    traced = job_variables(
         store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2, trace_id="t"
     )
     assert traced["DUCTILE_TRACE_ID"] == "t"
-    kept = describe_job(
+    kept = job_variables(
         store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2, data_dir="/d"
     )
     assert kept["DUCTILE_DATA_DIR"] == "/d"

@@ -33,7 +33,7 @@ from ductile.runner.port import (
     ForkServerLost,
     Launch,
     ResourceLimits,
-    describe_job,
+    job_variables,
     plugin_environment,
 )
 from ductile.runner.process.spawn import SpawnRunner
@@ -175,7 +175,7 @@ async def run_once(
     # Without texts that cannot be variables of a process.
     fields = {name: value for name, value in body.items() if isinstance(value, str) and "\0" not in value}
     command = fields.get("command", "")
-    job = describe_job(
+    job = job_variables(
         store_id=_NO_STORE,
         daemon="",
         job_id=fields.get("job_id", ""),

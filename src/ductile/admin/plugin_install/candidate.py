@@ -31,7 +31,7 @@ from ductile.plugins.discovery import load_plugin, load_shipped
 from ductile.plugins.shipped import shipped_names
 from ductile.plugins.source_record import RECORD_FILE, SourceRecord, hash_file, hash_files
 from ductile.plugins.trust import TrustPolicy
-from ductile.runner.port import ALLOWED
+from ductile.runner.port import ALLOWED_VARIABLES
 from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def rights_of(snapshot: Snapshot) -> PluginRights:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    names = (*sorted(ALLOWED), "LC_*", "XDG_*", *snapshot.service.plugin_env_passthrough)
+    names = (*sorted(ALLOWED_VARIABLES), "LC_*", "XDG_*", *snapshot.service.plugin_env_passthrough)
     return PluginRights(user=user, environment=names)
 
 

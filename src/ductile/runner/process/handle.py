@@ -1,4 +1,4 @@
-"""Handles of plugin processes: noticing their exit, clearing their group, reaping them.
+"""Handles of plugin processes: report their exit, signal their group, reap them.
 
 A plugin's process leads a process group of its own. Until the leader is reaped the kernel keeps its process
 id, which is also the id of the group, so the group can be signalled without hitting an unrelated process.
@@ -35,7 +35,7 @@ class ProcessHandle(Protocol):
         """Call `on_exit` when the process has exited, also if it has exited before this call."""
 
     def has_exited(self) -> bool:
-        """Ask the kernel, whether or not `on_exit` was called."""
+        """Return whether the process has exited, even if `on_exit` was not called yet."""
 
     def signal_group(self, number: signal.Signals) -> None:
         """Signal the whole group. Does nothing if it is empty."""
@@ -56,7 +56,7 @@ class PidfdHandle:
 
     def watch(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
-        self._loop.add_reader(self._pidfd, self._exited)
+        self._loop.add_reader(self._pidfd, self._report_exit)
 
     def has_exited(self) -> bool:
         try:
@@ -75,7 +75,7 @@ class PidfdHandle:
         os.close(self._pidfd)
         return status
 
-    def _exited(self) -> None:
+    def _report_exit(self) -> None:
         on_exit = self._stop_watching()
         if on_exit is not None:
             on_exit()
@@ -132,6 +132,7 @@ def open_handle(pid: int, loop: asyncio.AbstractEventLoop) -> ProcessHandle:
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal the group that a process leads. Does nothing if it is empty."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
@@ -144,14 +145,15 @@ def signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def read_status(*, exited: bool, number: int) -> ExitStatus:
+    """Return the status of a process that exited with `number`, or that the signal `number` killed."""
     return ExitStatus(exit_code=number) if exited else ExitStatus(signal=number)
 
 
 class GroupMembers:
-    """Watches the other members of a group after its leader has exited; `on_end` is called when none is left.
+    """Watches the other members of a group after its leader has exited. Calls `on_end` when all have exited.
 
     The kernel cannot list a group. All members were started after the leader, so their pids are among the few
-    that were given out since; the group's own id is reserved as long as the leader is not reaped.
+    that the kernel has assigned since. The group's own id is reserved as long as the leader is not reaped.
     """
 
     def __init__(self, leader: int, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
@@ -177,12 +179,12 @@ class GroupMembers:
             with suppress(OSError):  # it has exited meanwhile, or is a thread of another process
                 pidfd = os.pidfd_open(pid)
                 self._watched.add(pidfd)
-                self._loop.add_reader(pidfd, self._exited, pidfd)
+                self._loop.add_reader(pidfd, self._on_member_exit, pidfd)
 
-    def _exited(self, pidfd: int) -> None:
+    def _on_member_exit(self, pidfd: int) -> None:
         self._stop_watching(pidfd)
         if not self._watched:
-            self._watch_members()  # members beyond MAX_WATCHED, or forked since
+            self._watch_members()  # members beyond MAX_WATCHED, or forked meanwhile
         if not self._watched:
             self._on_end()
 
@@ -194,23 +196,21 @@ class GroupMembers:
 
 def find_members(leader: int) -> list[int]:
     """Return the pids in the group except the leader's. Returns none on systems without /proc."""
+    candidates: Iterable[int]
     try:
-        return [pid for pid in _pids_since(leader) if pid != leader and _group_of(pid) == leader]
+        with open("/proc/loadavg", "rb") as file:  # noqa: PTH123 - hot path
+            newest = int(file.read().split()[-1])
+        if leader <= newest <= leader + _MAX_PROBED_PIDS:
+            candidates = range(leader + 1, newest + 1)
+        else:  # Too many pids were assigned since, or the numbers have wrapped around.
+            candidates = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - hot path
     except OSError:
         return []
-
-
-def _pids_since(pid: int) -> Iterable[int]:
-    """Return all pids that may have been given out after this one."""
-    with open("/proc/loadavg", "rb") as file:  # noqa: PTH123 - hot path
-        last = int(file.read().split()[-1])
-    if pid <= last <= pid + _MAX_PROBED_PIDS:
-        return range(pid + 1, last + 1)
-    # Too many to probe, or the numbers have wrapped around.
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - hot path
+    return [pid for pid in candidates if pid != leader and _group_of(pid) == leader]
 
 
 def _group_of(pid: int) -> int | None:
+    """Return the group of a process; None if it has exited."""
     try:
         return os.getpgid(pid)
     except OSError:

@@ -14,23 +14,23 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-_NEEDED = ("posix_spawn_file_actions_addchdir_np", "posix_spawn_file_actions_addclosefrom_np")
+_NEEDED_FUNCTIONS = ("posix_spawn_file_actions_addchdir_np", "posix_spawn_file_actions_addclosefrom_np")
 #: POSIX_SPAWN_SETSIGDEF and POSIX_SPAWN_SETSID of <spawn.h>.
 _FLAGS = 0x04 | 0x80
-#: Python ignores these two; a program that it starts must not.
+#: Python ignores these signals; a program that it starts must not.
 _RESET_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 #: More bytes than any C library needs for one of its structures.
 _STRUCT_BYTES = 1024
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
-#: The C library twice. PyDLL keeps the GIL: for calls that take less time than releasing it.
+#: The C library, loaded twice. PyDLL keeps the GIL, for calls that take less time than releasing it.
 _libc = ctypes.PyDLL(None)
 _libc_without_gil = ctypes.CDLL(None)
 
 
 def can_spawn(descriptors: Sequence[int]) -> bool:
-    """Return whether `spawn` can be used here, for descriptors beyond the targets 0, 1, 2 …"""
-    return min(descriptors) >= len(descriptors) and _has_all
+    """Return whether `spawn` can be used here. Descriptors must not be among their targets 0, 1, 2 …"""
+    return min(descriptors) >= len(descriptors) and _has_needed_functions
 
 
 def spawn(
@@ -41,7 +41,7 @@ def spawn(
     arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
     # `os.fsencode` does the same, but slowly for a dozen variables in every job.
     entries = [f"{name}={value}".encode(_ENCODING, _ERRORS) for name, value in environment.items()]
-    # C would end the text at the NUL.
+    # A C string ends at its first NUL.
     if b"\0" in b"".join((*words, *entries)) or "=" in "".join(environment):
         raise ValueError("no process can have such arguments or such an environment")
     environ = (ctypes.c_char_p * (len(entries) + 1))(*entries, None)
@@ -69,6 +69,7 @@ def _check(error: int) -> None:
 
 
 def _make_attributes() -> ctypes.Array[ctypes.c_char]:
+    """Return the attributes of every spawned process: its own session, and default handling of signals."""
     signals = ctypes.create_string_buffer(_STRUCT_BYTES)
     _libc.sigemptyset(signals)
     for number in _RESET_SIGNALS:
@@ -80,5 +81,5 @@ def _make_attributes() -> ctypes.Array[ctypes.c_char]:
     return attributes
 
 
-_has_all = sys.platform == "linux" and all(hasattr(_libc, name) for name in _NEEDED)
-_attributes = _make_attributes() if _has_all else ctypes.create_string_buffer(0)
+_has_needed_functions = sys.platform == "linux" and all(hasattr(_libc, name) for name in _NEEDED_FUNCTIONS)
+_attributes = _make_attributes() if _has_needed_functions else ctypes.create_string_buffer(0)

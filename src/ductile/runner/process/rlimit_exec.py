@@ -9,7 +9,7 @@ script, and cannot report why a program could not be executed. Here the errno is
 kernel closes it when the program is executed.
 """
 
-# Neither `os` nor `signal`: without them the start takes half the time.
+# Neither `os` nor `signal` is imported: without them the start takes half the time.
 import posix
 import resource
 import sys
@@ -18,7 +18,7 @@ from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not
 
 def execute(command: list[str], limits: str) -> None:
     for signal_number in (SIGPIPE, SIGXFSZ):
-        signal(signal_number, SIG_DFL)  # Python ignores these two, and the program would inherit that
+        signal(signal_number, SIG_DFL)  # Python ignores these signals, and the program would inherit that
     # The environment as it was passed: the interpreter has added to its own copy.
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - no pathlib, see above
         entries = [entry.partition(b"=") for entry in file.read().split(b"\0")[:-1]]

@@ -61,7 +61,7 @@ TRANSIENT_ERRNOS = frozenset(
 #: A resource of the daemon or the machine is exhausted.
 _RESOURCE_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _LONGEST_SHEBANG = 256
-#: A process with its request written; to call it, on the loop, begins supervision.
+#: A process that was spawned and got its request. Calling it, on the loop, begins supervision.
 _Spawned: TypeAlias = partial[SupervisedProcess]
 
 
@@ -75,7 +75,7 @@ class SpawnRunner:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._grace = grace or GracePeriods()
         self._threads: ThreadPoolExecutor | None = None
-        #: Callers whose process was not handed over to the loop yet.
+        #: Results of starts whose process was not handed over to the loop yet.
         self._in_flight: set[asyncio.Future[SupervisedProcess | CouldNotStart]] = set()
         self._handed_over = asyncio.Event()
         #: Processes that have not ended.
@@ -94,8 +94,7 @@ class SpawnRunner:
         except RuntimeError:
             # No thread can be started. The pool keeps the call, and a later thread finds it cancelled.
             waiter.cancel()
-            short = OSError(errno.EAGAIN, "no thread can be started")
-            return could_not_start(short, launch)
+            return could_not_start(OSError(errno.EAGAIN, "no thread can be started"), launch)
         self._in_flight.add(waiter)
         try:
             return await waiter
@@ -116,17 +115,17 @@ class SpawnRunner:
         try:
             if not waiter.cancelled():
                 spawned = self._spawn(launch, loop)
-        except Exception as error:  # noqa: BLE001 - the caller gets it
+        except Exception as error:  # noqa: BLE001 - it is raised in the caller
             spawned = error
         loop.call_soon_threadsafe(self._hand_over, spawned, waiter)
 
     def _spawn(self, launch: Launch, loop: asyncio.AbstractEventLoop) -> _Spawned | CouldNotStart:
-        """Runs in a thread of the pool."""
+        """Spawn a process and write its request, in a thread of the pool."""
         try:
             pipes = open_pipes()
         except OSError as error:
             return could_not_start(error, launch)
-        # Before the process exists: a short one may have ended when this thread goes on.
+        # Read before the process exists, because a short process may end before this thread continues.
         started_at = time.monotonic()  # the clock of the loop
         try:
             if launch.limits == NO_LIMITS:
@@ -168,7 +167,7 @@ class SpawnRunner:
         started: SupervisedProcess | CouldNotStart | Exception | None
         try:
             started = spawned() if isinstance(spawned, partial) else spawned
-        except Exception as error:  # noqa: BLE001 - the caller gets it, and would wait for ever without it
+        except Exception as error:  # noqa: BLE001 - raised in the caller, which would otherwise wait for ever
             started = error
         if waiter.cancelled():
             _discard(started)
@@ -178,7 +177,7 @@ class SpawnRunner:
             waiter.set_result(started)
 
     async def close(self) -> None:
-        """Kill everything that runs or is being spawned, also what is started meanwhile, and wait for it."""
+        """Kill every process that runs or is being spawned, also new ones, and wait until all have ended."""
         while self._in_flight or self.active:
             for process in tuple(self.active):
                 process.stop(at_once=True)
@@ -193,6 +192,7 @@ class SpawnRunner:
 
 
 def _discard(started: SupervisedProcess | CouldNotStart | Exception | None) -> None:
+    """Kill a process whose caller was cancelled."""
     if isinstance(started, SupervisedProcess):
         started.stop(at_once=True)
 
@@ -222,7 +222,7 @@ def _execute(command: Sequence[str], launch: Launch, descriptors: Sequence[int])
     """Start the command in a session of its own. Returns its pid."""
     if can_spawn(descriptors):
         return spawn(command, launch.environment, launch.directory, descriptors)
-    stdin, stdout, stderr, *more = descriptors
+    stdin, stdout, stderr, *others = descriptors
     popen = subprocess.Popen(
         command,
         stdin=stdin,
@@ -232,7 +232,7 @@ def _execute(command: Sequence[str], launch: Launch, descriptors: Sequence[int])
         env=launch.environment,
         start_new_session=True,
         close_fds=True,
-        pass_fds=more,
+        pass_fds=others,
         restore_signals=True,
     )
     popen.returncode = 0  # the handle waits for the process; Popen must not
@@ -251,8 +251,8 @@ def limits_to_set(limits: ResourceLimits) -> list[tuple[int, int, int]]:
     lowered = []
     for name, soft, hard in requested:
         if soft is not None and hard is not None:
-            own = resource.getrlimit(name)[1]
-            ceiling = _MAX_LIMIT if own == resource.RLIM_INFINITY else own
+            own_hard = resource.getrlimit(name)[1]
+            ceiling = _MAX_LIMIT if own_hard == resource.RLIM_INFINITY else own_hard
             lowered.append((name, min(soft, ceiling), min(hard, ceiling)))
     return lowered
 
@@ -262,11 +262,12 @@ class ExecRefusedByLimitsError(OSError):
 
 
 def could_not_start(error: OSError | ValueError, launch: Launch) -> CouldNotStart:
+    """Return the result of a launch whose process could not be started because of this error."""
     if not isinstance(error, OSError):
         # A NUL byte, or `=` in a name. The value is not quoted, since it may be secret.
         reason = "its environment or its arguments hold a name or value that no process can have"
         return CouldNotStart(error=f"{launch.entrypoint} could not be started: {reason}", permanent=True)
-    reason = _explain(error, launch.entrypoint, launch.directory)
+    reason = _explain_error(error, launch.entrypoint, launch.directory)
     return CouldNotStart(
         error=f"{launch.entrypoint} could not be started: {reason}",
         permanent=error.errno not in TRANSIENT_ERRNOS,
@@ -275,7 +276,8 @@ def could_not_start(error: OSError | ValueError, launch: Launch) -> CouldNotStar
     )
 
 
-def _explain(error: OSError, entrypoint: str, directory: str) -> str:
+def _explain_error(error: OSError, entrypoint: str, directory: str) -> str:
+    """Return the likely cause of the error, and a remedy if there is one."""
     if not Path(directory).is_dir():
         return f"the working directory {directory} does not exist"
     match error.errno:

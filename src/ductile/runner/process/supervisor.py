@@ -8,7 +8,7 @@ Everything here runs on the event loop and nothing blocks. A process goes throug
 2. being stopped (deadline, output cap, `stop`): SIGTERM to the group, and SIGKILL after the grace period.
 3. leader exited: other members of the group, or holders of its pipes, get a short grace period; then SIGKILL
    to the group.
-4. finished: pipes closed, leader reaped, waiters resolved.
+4. finished: the pipes are closed, the leader is reaped, the waiters get the result.
 
 The leader is reaped last, because its pid reserves the id of the group (see `handle`).
 """
@@ -50,7 +50,10 @@ QUICK_EXIT_SECONDS = 0.02
 
 
 class PipeEnds(Value):
-    """Both ends of stdin, stdout and stderr. Ours do not block; none is inherited unless passed on."""
+    """The daemon's and the plugin's ends of stdin, stdout and stderr.
+
+    Ours do not block. None is inherited unless it is passed on.
+    """
 
     ours: tuple[int, int, int]
     theirs: tuple[int, int, int]
@@ -63,7 +66,7 @@ class PipeEnds(Value):
 
 
 def open_pipes() -> PipeEnds:
-    """Raises `OSError` if there are not enough descriptors; then none is left open."""
+    """Open three pipes. Raises OSError if there are not enough descriptors; then none is left open."""
     opened: list[int] = []
     try:
         for _ in range(3):
@@ -135,8 +138,9 @@ class RequestWriter:
 
 
 class BoundedReader:
-    """Keeps the first `cap` bytes of a pipe. When watched it goes on reading beyond the cap, so that the
-    process does not block.
+    """Keeps the first `cap` bytes of a pipe.
+
+    While it watches the pipe, it reads and discards bytes beyond the cap, so that the process does not block.
     """
 
     def __init__(
@@ -159,7 +163,7 @@ class BoundedReader:
         self._on_truncated = on_truncated
         self._on_data = on_data
         self._chunks: list[bytes] = []
-        self._retained = 0
+        self._size = 0
         self._watched = False
         self.truncated = False
 
@@ -187,7 +191,7 @@ class BoundedReader:
 
     def read_available(self) -> None:
         """Read what is in the pipe, up to the cap."""
-        while self._retained < self._cap and self._read():
+        while self._size < self._cap and self._read():
             pass
 
     def _on_readable(self) -> None:
@@ -208,10 +212,10 @@ class BoundedReader:
             return False
         if self._on_data is not None:
             self._on_data(chunk)
-        room = self._cap - self._retained
+        room = self._cap - self._size
         if room > 0:
             self._chunks.append(chunk[:room])
-            self._retained += min(len(chunk), room)
+            self._size += min(len(chunk), room)
         if len(chunk) > room and not self.truncated:
             self.truncated = True
             if self._on_truncated is not None:
@@ -228,6 +232,7 @@ class _TerminationCause(Enum):
 
 
 def _publisher(launch: Launch, stream: OutputStream) -> Callable[[bytes], None] | None:
+    """Return the callback for the output of a stream; None if it is not read while the process runs."""
     if launch.on_output is None or stream not in launch.live_streams:
         return None
     return partial(launch.on_output, stream)
@@ -294,7 +299,7 @@ class SupervisedProcess:
         if launch.timeout.total_seconds() < QUICK_EXIT_SECONDS:
             self._set_timer(self._time_left(), self._on_deadline)
         else:
-            self._set_timer(QUICK_EXIT_SECONDS, self._still_running)
+            self._set_timer(QUICK_EXIT_SECONDS, self._on_long_run)
         handle.watch(self._on_leader_exit)
 
     @property
@@ -315,7 +320,8 @@ class SupervisedProcess:
         else:
             self._terminate(_TerminationCause.STOP)
 
-    def _still_running(self) -> None:
+    def _on_long_run(self) -> None:
+        """Arm the deadline and watch the pipes: the process did not exit within `QUICK_EXIT_SECONDS`."""
         self._set_timer(self._time_left(), self._on_deadline)
         self._watch_pipes()
 
@@ -337,7 +343,7 @@ class SupervisedProcess:
         if self._cause is not None:
             return
         if self._leader_exited:
-            # Too late to stop it; but output beyond the cap is a failure whenever it is read.
+            # The process has ended by itself. Output beyond the cap is a failure even so.
             self._cause = cause if cause is _TerminationCause.OUTPUT else None
             return
         self._cause = cause
@@ -350,8 +356,9 @@ class SupervisedProcess:
         self._set_timer(self._grace.after_terminate, self._poll_exit)
 
     def _poll_exit(self) -> None:
-        """The process should be gone and no exit event came. Either the event was lost (a fork server that
-        hangs) or the kernel is still tearing the process down.
+        """Check for the exit of a killed process that has not been reported.
+
+        Either the report was lost (a fork server that hangs) or the kernel is still tearing the process down.
         """
         if self._handle.has_exited():
             self._on_leader_exit()
@@ -374,13 +381,14 @@ class SupervisedProcess:
             self._set_timer(self._grace.for_group_members, self._clear_group)
 
     def _maybe_finish(self) -> None:
-        """Called when a pipe or the last member of the group has ended: do not use up the grace period."""
+        """Finish before the grace period is over if all pipes and all members of the group have ended."""
         if self._leader_exited and self._pipes_ended and not self._any_member_alive and self._result is None:
             self._clear_group()
 
     def _clear_group(self) -> None:
-        """Kill what is left of the group. A process that left the group and holds a pipe is waited for once
-        more, then ignored.
+        """Kill the remaining members of the group.
+
+        A process that has left the group and holds a pipe gets one more grace period, then it is ignored.
         """
         if not self._leftovers:
             self._handle.signal_group(Signals.SIGKILL)
@@ -403,11 +411,11 @@ class SupervisedProcess:
     def _pipes_ended(self) -> bool:
         return self._stdout.ended and self._stderr.ended
 
-    def _set_timer(self, seconds: float, then: Callable[[], None]) -> None:
+    def _set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
         """Replace the timer: each state waits for one moment only."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, then)
+        self._timer = self._loop.call_later(seconds, callback)
 
     def _finish(self) -> None:
         if self._result is not None:
@@ -419,13 +427,13 @@ class SupervisedProcess:
         self._stderr.close()
         if self._members is not None:
             self._members.close()
-        self._result = self._describe(self._handle.reap())
+        self._result = self._make_result(self._handle.reap())
         for waiter in self._waiters:
             if not waiter.done():  # cancelled with its caller
                 waiter.set_result(self._result)
         self._active.discard(self)
 
-    def _describe(self, status: ExitStatus | None) -> ProcessResult:
+    def _make_result(self, status: ExitStatus | None) -> ProcessResult:
         output = ProcessOutput(
             status=status or UNKNOWN_STATUS,
             stdout=self._stdout.content,
@@ -435,7 +443,7 @@ class SupervisedProcess:
             duration=timedelta(seconds=self._duration),
         )
         if status is None and self._cause is not _TerminationCause.DEADLINE:
-            error = "what had started the process was lost before it reported how the process ended"
+            error = "the exit status of the process was lost with the process that had started it"
             return ForkServerLost(error=error, output=output)
         match self._cause:
             case None:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import types
-from _io import BytesIO, StringIO, _IOBase  # what `io` and `weakref` give, without one more module
+from _io import BytesIO, StringIO, _IOBase  # the originals of `io` and `weakref`, without one more module
 from _weakref import ref
 from contextlib import suppress
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, NoReturn
 
-#: The end of a process that an interrupt has killed: by the signal, not with a status.
+#: Instead of an exit status: an interrupt ended the script, so the process kills itself with SIGINT.
 KILLED_BY_SIGINT = -1
 _LARGEST_STATUS = 2**63
-#: The standard streams of this process with their buffers. The script may have replaced `sys.stdout` or
-#: detached its buffer, and its response may still be in these.
+#: The standard streams of this process with their buffers. They may still hold the response of a script that
+#: has replaced `sys.stdout` or detached its buffer.
 _STREAMS: list[Any] = []
 
 
 def replace_environment(environment: dict[str, str]) -> None:
+    """Make this the environment of the process."""
     # The interpreter itself sets this variable when it finds a C locale.
     coerced = os.environ.get("LC_CTYPE")
     os.environ.clear()
@@ -42,6 +43,7 @@ def replace_environment(environment: dict[str, str]) -> None:
 
 
 def prepare_interpreter(argv0: str, path: str) -> None:
+    """Set the arguments, module path, streams and thread id as a new interpreter has them for a script."""
     sys.argv = [path]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [argv0, path]
@@ -55,21 +57,21 @@ def prepare_interpreter(argv0: str, path: str) -> None:
 def renew_stdio() -> None:
     """Create stream objects for the new pipes, with the settings the interpreter chose for the old ones."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        before = getattr(sys, name)
+        old = getattr(sys, name)
         buffer: Any = open(number, mode + "b", -1, closefd=False)  # noqa: SIM115 - it stays open
         buffer.raw.name = "<" + name + ">"
-        after = type(before)(
+        new = type(old)(
             buffer,
-            encoding=before.encoding,
-            errors=before.errors,
+            encoding=old.encoding,
+            errors=old.errors,
             newline="\n",
-            line_buffering=before.line_buffering,
-            write_through=before.write_through,
+            line_buffering=old.line_buffering,
+            write_through=old.write_through,
         )
-        after.mode = mode
-        setattr(sys, name, after)
-        setattr(sys, "__" + name + "__", after)
-        _STREAMS.extend(layers(after))
+        new.mode = mode
+        setattr(sys, name, new)
+        setattr(sys, "__" + name + "__", new)
+        _STREAMS.extend(layers(new))
 
 
 def layers(stream: Any) -> tuple[Any, ...]:
@@ -78,26 +80,26 @@ def layers(stream: Any) -> tuple[Any, ...]:
 
 
 def make_main(names: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Create a new `__main__` with what the interpreter puts there for a script. Returns its names."""
+    """Create a new `__main__` with the names that the interpreter defines. Returns its namespace."""
     main = types.ModuleType("__main__")
-    own = main.__dict__
-    own.clear()
-    own.update(names)
-    own["__doc__"] = None
-    own["__file__"] = path
-    own["__loader__"] = type(names["__loader__"])("__main__", path)
+    namespace = main.__dict__
+    namespace.clear()
+    namespace.update(names)
+    namespace["__doc__"] = None
+    namespace["__file__"] = path
+    namespace["__loader__"] = type(names["__loader__"])("__main__", path)
     if "__annotations__" in names:
-        own["__annotations__"] = {}
+        namespace["__annotations__"] = {}
     sys.modules["__main__"] = main
-    return own
+    return namespace
 
 
 def run_script(code: CodeType, main: dict[str, Any]) -> int:
     """Run the code. Returns the exit status for the process, or `KILLED_BY_SIGINT`."""
     try:
         exec(code, main)  # noqa: S102 - running the plugin is the purpose
-    except SystemExit as leaving:
-        return status_of(leaving)
+    except SystemExit as system_exit:
+        return status_of(system_exit)
     except BaseException as error:
         uncaught = without_first_frame(error)
     else:
@@ -110,7 +112,10 @@ def run_script(code: CodeType, main: dict[str, Any]) -> int:
 
 
 def flush_stdio() -> None:
-    """The interpreter does this before it waits for threads, so the response is out whatever they do."""
+    """Flush the standard streams, as the interpreter does before it waits for threads.
+
+    So the response is sent even if a thread never ends.
+    """
     for name in ("stderr", "stdout"):
         with suppress(BaseException):
             getattr(sys, name).flush()
@@ -122,29 +127,30 @@ def without_first_frame(error: BaseException) -> BaseException:
     return error.with_traceback(caught_here and caught_here.tb_next)
 
 
-def status_of(leaving: SystemExit) -> int:
+def status_of(system_exit: SystemExit) -> int:
     """Return the exit status that the argument of `sys.exit` stands for."""
-    if type(leaving) is SystemExit:
-        code: Any = 0 if leaving.code is None else leaving.code
+    if type(system_exit) is SystemExit:
+        code: Any = 0 if system_exit.code is None else system_exit.code
         if type(code) in (int, bool) and -_LARGEST_STATUS <= code < _LARGEST_STATUS:
             flush_stdio()
             return int(code & 0xFF)
-    # A text, an object or a subclass: the interpreter itself knows best what to print, and where.
+    # For a text, an object or a subclass, the interpreter itself prints the message and chooses the status.
     prepare_for_interpreter()
-    raise leaving
+    raise system_exit
 
 
 def report_uncaught(error: BaseException, main: dict[str, Any]) -> int:
-    """Do what the interpreter does with an uncaught exception. Returns as `run_script`."""
+    """Handle an uncaught exception as the interpreter does. Returns the same as `run_script`."""
     try:
         call_excepthook(error)
-    except SystemExit as leaving:
-        return status_of(leaving)
+    except SystemExit as system_exit:
+        return status_of(system_exit)
     remove_file_names(main)
     return KILLED_BY_SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
 def call_excepthook(error: BaseException) -> None:
+    """Have `sys.excepthook` print the exception, as the interpreter does, and print a failure of the hook."""
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
@@ -174,12 +180,12 @@ def print_error(text: str) -> None:
 
 
 def remove_file_names(main: dict[str, Any]) -> None:
-    """The interpreter removes these when a script has ended, before it runs `atexit`."""
+    """Remove the names that the interpreter removes when a script has ended, before it runs `atexit`."""
     main.pop("__file__", None)
     main.pop("__cached__", None)
 
 
-def end(status: int, preloaded: frozenset[str], finalisable: Sequence[Any], libc: Any) -> None:
+def end_process(status: int, preloaded: frozenset[str], finalisable: Sequence[Any], libc: Any) -> None:
     """End the process as the interpreter ends it (`Py_FinalizeEx`), in the same order.
 
     Full finalisation by the interpreter writes to most memory pages that are shared with the server, and
@@ -200,7 +206,7 @@ def end(status: int, preloaded: frozenset[str], finalisable: Sequence[Any], libc
     if len(sys._current_frames()) > 1 or not flush_streams() or find_finalisable(finalisable):
         let_interpreter_finalise(status)
     if find_finalisable(gc.get_objects()):
-        gc.collect()  # it may have been garbage
+        gc.collect()  # the object may be unreachable already
         if find_finalisable(gc.get_objects()):
             let_interpreter_finalise(status)
     drop_modules(preloaded)
@@ -215,6 +221,7 @@ def end(status: int, preloaded: frozenset[str], finalisable: Sequence[Any], libc
 
 
 def let_interpreter_finalise(status: int) -> NoReturn:
+    """End the process by the exception that makes the interpreter finalise itself."""
     prepare_for_interpreter()
     if status == KILLED_BY_SIGINT:
         sys.excepthook = lambda *_: None  # printed already
@@ -228,22 +235,24 @@ def prepare_for_interpreter() -> None:
     gc.unfreeze()
 
 
-def find_finalisable(things: Sequence[Any], except_for: Iterable[Any] = ()) -> list[Any]:
-    """Return the objects whose finaliser has something to do."""
-    kinds = {kind for kind in set(map(type, things)) if hasattr(kind, "__del__")} - {BytesIO, StringIO}
-    ours = set(map(id, [*except_for, *_STREAMS]))
+def find_finalisable(objects: Sequence[Any], except_for: Iterable[Any] = ()) -> list[Any]:
+    """Return the objects whose finaliser would have an effect, without those in `except_for`."""
+    classes = {cls for cls in set(map(type, objects)) if hasattr(cls, "__del__")} - {BytesIO, StringIO}
+    ignored = set(map(id, [*except_for, *_STREAMS]))
     return [
-        thing for thing in things if type(thing) in kinds and id(thing) not in ours and not is_finished(thing)
+        candidate
+        for candidate in objects
+        if type(candidate) in classes and id(candidate) not in ignored and not is_finished(candidate)
     ]
 
 
-def is_finished(thing: Any) -> bool:
-    """Return whether its finaliser has nothing to do: a closed file, an exhausted generator."""
-    kind = type(thing)
-    if kind is types.GeneratorType:
-        return thing.gi_frame is None
+def is_finished(candidate: Any) -> bool:
+    """Return whether the finaliser of an object has no effect: a closed file, an exhausted generator."""
+    cls = type(candidate)
+    if cls is types.GeneratorType:
+        return candidate.gi_frame is None
     try:
-        return kind.__del__ is _IOBase.__del__ and bool(thing.closed)
+        return cls.__del__ is _IOBase.__del__ and bool(candidate.closed)
     except Exception:
         return False
 
@@ -257,7 +266,7 @@ class Mark:
 def drop_modules(preloaded: frozenset[str]) -> None:
     """Drop the script's modules, and clear the namespaces that are still referenced.
 
-    Nothing in them has a Python finaliser, but objects implemented in C may flush what they hold.
+    Nothing in them has a Python finaliser, but objects implemented in C may flush their buffers.
     """
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         sys.__dict__.pop(name, None)
@@ -271,11 +280,11 @@ def drop_modules(preloaded: frozenset[str]) -> None:
                 del mark
             del module
     gc.collect()
-    held = [mark for mark in (reference() for reference in marks) if mark is not None]
-    for names in gc.get_referrers(*held) if held else ():
+    referenced = [mark for mark in (reference() for reference in marks) if mark is not None]
+    for names in gc.get_referrers(*referenced) if referenced else ():
         if type(names) is dict and "__mark__" in names:
             clear_namespace(names)
-    del held
+    del referenced
     gc.collect()
 
 
@@ -293,7 +302,7 @@ def flush_streams() -> bool:
     """Flush stdout and stderr. Returns False if that fails or the script has replaced them."""
     try:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not any(stream is own for own in _STREAMS):
+            if stream is not None and not any(stream is original for original in _STREAMS):
                 return False
         for stream in _STREAMS:
             with suppress(ValueError):  # closed, or detached from its buffer, which is the next one

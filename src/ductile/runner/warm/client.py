@@ -1,4 +1,4 @@
-"""The daemon's side of a fork server: start it, request processes from it, and handle them."""
+"""The daemon's side of a fork server: starts it, requests processes from it, and holds their handles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UnusableInterpreter(Value):
 
 
 class NotSentError(Exception):
-    """The request did not reach the server: the process may be started in another way."""
+    """The server did not receive the request: the process may be started in another way."""
 
 
 class ForkRefusedError(Exception):
@@ -85,13 +85,13 @@ class ForkedHandle:
         return self._status
 
     def exited(self, status: ExitStatus) -> None:
-        """The server has reported the exit."""
+        """Store the status that the server has reported, and call `on_exit`."""
         self._status = status
         if self._on_exit is not None:
             self._on_exit()
 
     def lost(self) -> None:
-        """The server is gone. Called at once, before the kernel can reuse the pid."""
+        """Kill the process of a server that is gone. Called at once, before the kernel can reuse the pid."""
         self.signal_group(signal.Signals.SIGKILL)
         self._lost = True
         if self._on_exit is not None and self._status is None:
@@ -172,12 +172,12 @@ class ForkServerClient:
         """Let the server reap a process that it has reported as exited."""
         del self._running[pid]
         self._send({"do": "reap", "pid": pid})
-        self._on_changed()
+        self._report_change()
 
     def retire(self) -> None:
         """Request no more processes; the server ends when the last of its processes has ended."""
         self._usable = False
-        self._on_changed()
+        self._report_change()
 
     def kill(self) -> None:
         """Kill a server that does not respond. Its processes are lost."""
@@ -193,7 +193,8 @@ class ForkServerClient:
             self.kill()
             await asyncio.wait(waiting)
 
-    def _on_changed(self) -> None:
+    def _report_change(self) -> None:
+        """Call `on_change`. Ends an unusable server when its last process has ended."""
         if self.idle and not self._usable:
             self._disconnect()
         self._on_change(self)
@@ -244,7 +245,7 @@ class ForkServerClient:
                 self.retire()
 
     def _disconnect(self) -> None:
-        """Close the socket, or notice that the server closed it. Its processes are lost."""
+        """Close the socket, which ends a server that still runs. Its processes are lost."""
         if not self._connected:
             return
         self._connected = False
@@ -267,12 +268,15 @@ class ForkServerClient:
 
 @contextmanager
 def _memory_file(content: bytes) -> Iterator[int]:
-    """Pass the environment in a file: the server hands it to the new process without reading it."""
+    """Within the context, the content is in a file in memory; yields its descriptor.
+
+    A server passes the descriptor of an environment to the new process without reading it.
+    """
     descriptor = os.memfd_create("environment")
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        unwritten = memoryview(content)
+        while unwritten:
+            unwritten = unwritten[os.write(descriptor, unwritten) :]
         yield descriptor
     finally:
         os.close(descriptor)
@@ -281,14 +285,14 @@ def _memory_file(content: bytes) -> Iterator[int]:
 async def start_server(
     key: ServerKey, *, within: float, on_change: Callable[[ForkServerClient], None]
 ) -> ForkServerClient | UnusableInterpreter:
-    """Start a server and wait until it is ready. Raises nothing: failures are `UnusableInterpreter`."""
+    """Start a server and wait until it is ready. A failure does not raise: it is an `UnusableInterpreter`."""
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
         return _not_started(key, error)
     ours.setblocking(False)
     try:
-        popen = await asyncio.to_thread(_popen, key, theirs)
+        popen = await asyncio.to_thread(_start_program, key, theirs)
     except OSError as error:
         ours.close()
         return _not_started(key, error)
@@ -313,11 +317,13 @@ async def start_server(
 
 
 def _not_started(key: ServerKey, error: OSError) -> UnusableInterpreter:
+    """Return the result for a server whose process could not be started."""
     reason = f"{key.interpreter} could not be started: {error.strerror}"
     return UnusableInterpreter(reason=reason, transient=error.errno in TRANSIENT_ERRNOS)
 
 
-def _popen(key: ServerKey, control: socket.socket) -> subprocess.Popen[bytes]:
+def _start_program(key: ServerKey, control: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the interpreter of a key with the program of the fork server."""
     return subprocess.Popen(
         [key.interpreter, SERVER_PROGRAM, str(control.fileno()), *key.preload],
         stdin=subprocess.DEVNULL,
@@ -353,6 +359,7 @@ async def _wait_until_ready(
 
 
 def _is_same_file(path: str, other_path: str) -> bool:
+    """Return whether both paths lead to one file; False if one of them cannot be read."""
     try:
         return Path(path).samefile(other_path)
     except OSError:

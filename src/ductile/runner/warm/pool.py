@@ -39,7 +39,7 @@ from ductile.struct import Value, hide_in_repr
 
 #: Variables that change how an interpreter starts or what it loads. A fork cannot reproduce their effects.
 _STARTUP_VARIABLES = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
-#: What changes when a file does.
+#: The metadata of a file that change with its content or mode.
 _METADATA = attrgetter("st_dev", "st_ino", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 #: The environment of a server: variables that the interpreter reads, and those that recovery finds it by.
@@ -63,6 +63,8 @@ class ServerKey(Value):
 
 
 class WarmPlan(Value):
+    """A launch that can be forked from the server of `key`."""
+
     key: ServerKey
     argv0: str
 
@@ -74,14 +76,22 @@ class ColdStart(Value):
 
 
 def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
+    """Return the server from which a launch can be forked, or why it is spawned instead."""
     if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
         return ColdStart(reason="warm start needs Linux")
     if launch.warm is None:
         return ColdStart(reason="warm start is off for this plugin")
     if launch.arguments:
         return ColdStart(reason="a fork server passes no arguments")
-    # The first line decides for most plugins that start cold.
-    interpreter = _interpreter_of(launch.entrypoint, launch.environment.get("PATH"))
+    # The first line is examined early, because it decides for most plugins that start cold.
+    try:
+        status = os.stat(launch.entrypoint)  # noqa: PTH116 - hot path
+    except OSError:
+        return ColdStart(reason="the entrypoint cannot be run")
+    first_line = _read_first_line(launch.entrypoint, _METADATA(status))
+    if isinstance(first_line, ColdStart):
+        return first_line
+    interpreter = find_interpreter(first_line, launch.environment.get("PATH"))
     if isinstance(interpreter, ColdStart):
         return interpreter
     if changing := sorted(name for name in launch.environment if name.startswith(_STARTUP_VARIABLES)):
@@ -102,18 +112,12 @@ def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
     return WarmPlan(key=key, argv0=interpreter.argv0)
 
 
-def _interpreter_of(entrypoint: str, search_path: str | None) -> Interpreter | ColdStart:
-    try:
-        status = os.stat(entrypoint)  # noqa: PTH116 - hot path
-    except OSError:
-        return ColdStart(reason="the entrypoint cannot be run")
-    first_line = _read_first_line(entrypoint, _METADATA(status))
-    return first_line if isinstance(first_line, ColdStart) else find_interpreter(first_line, search_path)
-
-
 @lru_cache(maxsize=256)
 def _read_first_line(entrypoint: str, _metadata: tuple[int, ...]) -> str | ColdStart:
-    """Cached as long as the file's metadata stay the same: a stat costs a tenth of reading."""
+    """Return the text after `#!` in the first line of the entrypoint.
+
+    Cached as long as the metadata stay the same: a stat costs a tenth of reading.
+    """
     if not _is_executable_file(entrypoint):
         return ColdStart(reason="the entrypoint cannot be run")
     return shebang(entrypoint) or ""
@@ -121,19 +125,19 @@ def _read_first_line(entrypoint: str, _metadata: tuple[int, ...]) -> str | ColdS
 
 def find_interpreter(first_line: str, search_path: str | None) -> Interpreter | ColdStart:
     """Return the Python that a first line names by its path or through `env`, without options."""
-    named = _named_in(first_line)
-    if not isinstance(named, str):
-        return named
+    interpreter = _parse_first_line(first_line)
+    if not isinstance(interpreter, str):
+        return interpreter
     for directory in (search_path or "").split(os.pathsep):
-        candidate = f"{directory}/{named}"
+        candidate = f"{directory}/{interpreter}"
         if directory.startswith("/") and _is_executable_file(candidate):
-            return Interpreter(path=candidate, argv0=named)
-    return ColdStart(reason=f"no {named} was found on PATH")
+            return Interpreter(path=candidate, argv0=interpreter)
+    return ColdStart(reason=f"no {interpreter} was found on PATH")
 
 
 @lru_cache(maxsize=256)
-def _named_in(first_line: str) -> Interpreter | str | ColdStart:
-    """Return the interpreter, or a name to search on PATH."""
+def _parse_first_line(first_line: str) -> Interpreter | str | ColdStart:
+    """Return the interpreter that the line names by its path, or the name to search on PATH."""
     if "\r" in first_line:
         return ColdStart(reason="its first line ends with a Windows line break")
     match first_line.split():
@@ -154,9 +158,9 @@ def _is_executable_file(path: str) -> bool:
 
 
 class WarmTimeouts(Value):
-    """All in seconds."""
+    """How long the runner waits for fork servers, in seconds."""
 
-    #: A server that is not ready after this counts as unusable, one that has not forked as lost.
+    #: After this, a server that is not ready counts as unusable, and one that has not forked as lost.
     start: float = 10.0
     #: An unusable interpreter is tried again after this: it may have been repaired.
     retry: float = 300.0
@@ -165,7 +169,7 @@ class WarmTimeouts(Value):
 
 
 class WarmRunner:
-    """Implements `ductile.runner.port.Runner`."""
+    """Forks what it can and spawns the rest. Implements `ductile.runner.port.Runner`."""
 
     def __init__(self, grace: GracePeriods | None = None, timeouts: WarmTimeouts | None = None) -> None:
         self._grace = grace or GracePeriods()
@@ -189,7 +193,7 @@ class WarmRunner:
         return await self._spawn_runner.start(launch)
 
     async def close(self) -> None:
-        """Kill everything that runs or is being started, then stop the servers."""
+        """Kill every process that runs or is being started, then stop the servers."""
         if self._forking:
             await asyncio.wait(self._forking)
         while self._active:
@@ -208,8 +212,13 @@ class WarmRunner:
         return frozenset(server.pid for server in self._servers if server.usable)
 
     async def _server_for(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
+        """Return the server of a key; it is started if there is none, or the last one is no longer usable."""
         start = self._starts.get(key)
-        if start is None or (start.done() and not _is_current(start)):
+        if start is not None and start.done():
+            server = None if start.cancelled() or start.exception() is not None else start.result()
+            if server is None or (isinstance(server, ForkServerClient) and not server.usable):
+                start = None
+        if start is None:
             start = self._starts[key] = asyncio.get_running_loop().create_task(self._start_server(key))
         return await asyncio.shield(start)
 
@@ -239,8 +248,8 @@ class WarmRunner:
         self._stop_idle_timer(server)
         self._forking.add(forking)
         forking.add_done_callback(self._forking.discard)
-        hung = asyncio.get_running_loop().call_later(self._timeouts.start, server.kill)
-        forking.add_done_callback(lambda _: hung.cancel())
+        kill_timer = asyncio.get_running_loop().call_later(self._timeouts.start, server.kill)
+        forking.add_done_callback(lambda _: kill_timer.cancel())
         try:
             handle = await asyncio.shield(forking)
         except asyncio.CancelledError:
@@ -268,13 +277,14 @@ class WarmRunner:
         )
 
     def _discard(self, done: asyncio.Future[ForkedHandle], launch: Launch, pipes: PipeEnds) -> None:
-        """The caller was cancelled while the process was being forked: kill it."""
+        """Kill a process whose caller was cancelled while it was forked."""
         if done.exception() is None:
             self._supervise(done.result(), launch, pipes).stop(at_once=True)
         else:
             pipes.close()
 
     def _server_changed(self, server: ForkServerClient) -> None:
+        """Forget a server that has ended, and start the idle time of one without processes."""
         self._stop_idle_timer(server)
         if server.gone:
             self._servers.discard(server)
@@ -286,11 +296,3 @@ class WarmRunner:
         timer = self._idle_timers.pop(server, None)
         if timer is not None:
             timer.cancel()
-
-
-def _is_current(start: asyncio.Task[ForkServerClient | UnusableInterpreter]) -> bool:
-    """Return whether the result of a finished start is still valid."""
-    if start.cancelled() or start.exception() is not None:
-        return False
-    result = start.result()
-    return isinstance(result, UnusableInterpreter) or result.usable

@@ -1,5 +1,7 @@
-"""What the imports of a fork server mean for the processes it forks: whether the interpreter can be forked at
-all, which file changes make it out of date, and which random generators have to be reseeded.
+"""Effects of a fork server's imports on the processes that it forks.
+
+The functions decide whether the interpreter can be forked, which changed files make the server out of date,
+and which random generators have to be reseeded.
 
 Part of the fork server and, like it, standard library only.
 """
@@ -17,8 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-OLDEST = (3, 8)
-#: Differs from the signature of every file, so the file counts as changed.
+OLDEST_PYTHON = (3, 8)
+#: The signature of a file that counts as changed: no file has it.
 CHANGED = ()
 #: File times follow the kernel's ticks and may be behind our clock by this many nanoseconds.
 _TICK = 10_000_000
@@ -26,7 +28,7 @@ _KEY_BYTES = 32
 
 
 def file_signature(path: str) -> tuple[int, ...] | None:
-    """Return what changes when the file does; None if there is no such file."""
+    """Return the metadata that change with the file; None if there is no such file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -61,15 +63,15 @@ class ImportChangeDetector:
         self.before = {directory: names_in(directory) for directory in package_directories()}
 
     def file_signature(self, path: str) -> tuple[int, ...] | None:
-        """Return the signature to remember for a file, `CHANGED` if it changed during the import."""
-        seen = file_signature(path)
+        """Return the signature of a file; `CHANGED` if the file changed during the import."""
+        signature = file_signature(path)
         if path in self.before:
             # Importing itself creates `__pycache__`; that is no change.
             changed = names_in(path) != self.before[path]
         else:
-            # By its ctime. A ctime in the future is not from this import: the clock was set back.
-            changed = seen is not None and self.began - _TICK <= seen[-1] <= time.time_ns()
-        return CHANGED if changed else seen
+            # Its ctime decides. A ctime in the future is not from this import: the clock was set back.
+            changed = signature is not None and self.began - _TICK <= signature[-1] <= time.time_ns()
+        return CHANGED if changed else signature
 
 
 def names_in(directory: str) -> frozenset[str]:
@@ -80,10 +82,10 @@ def names_in(directory: str) -> frozenset[str]:
 
 
 def why_unusable() -> str | None:
-    """Return why this interpreter must not be forked, if it must not."""
+    """Return why this interpreter must not be forked; None if it may be."""
     if sys.implementation.name != "cpython":
         return "it is not CPython"
-    if sys.version_info < OLDEST:
+    if sys.version_info < OLDEST_PYTHON:
         return "it is older than Python 3.8"
     if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():  # noqa: SLF001 - there is no other way
         return "it runs without the interpreter lock"
@@ -106,12 +108,13 @@ def find_libc() -> Any:
 
 
 class RngTracker:
-    """Notices which random generators preloaded modules create without a seed, and reseeds them after the
-    fork: otherwise all processes would draw the same numbers. Generators that were given a seed are
-    meant to repeat, and Python itself reseeds the one behind `random.random()`.
+    """Records the random generators that preloaded modules create without a seed; reseeds them after a fork.
 
-    Also a finder of modules that waits for `random` to be imported: importing it for servers that do not need
-    it would make each of their processes slower.
+    Otherwise all processes would draw the same numbers. Generators with an explicit seed are meant to repeat,
+    and Python itself reseeds the generator of `random.random()`.
+
+    The tracker is also a finder of modules that waits for the import of `random`: importing it for servers
+    that do not need it would make each of their processes slower.
     """
 
     def __init__(self) -> None:
@@ -133,7 +136,7 @@ class RngTracker:
             self._class.seed = self._seed
 
     def reseed(self) -> None:
-        """Called in the forked process."""
+        """Reseed the recorded generators. Called in the forked process."""
         for generator in self._unseeded.values():
             generator.seed()
         multiprocessing: Any = sys.modules.get("multiprocessing.process")

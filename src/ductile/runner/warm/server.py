@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 
-#: The contents of `__main__` before the first line of a script, in this version of Python.
+#: The names in `__main__` before the first line of a script, in this version of Python.
 MAIN_NAMES = {name: value for name, value in globals().items() if name.startswith("__")}
 #: Modules that every program finds imported. Files in a plugin's directory cannot hide these.
 ALWAYS_LOADED = frozenset(name.partition(".")[0] for name in sys.modules)
@@ -78,6 +78,8 @@ def read_environment(descriptor: int) -> dict[str, str]:
 
 
 class ForkServer:
+    """Imports modules, then forks a process for each request of the daemon."""
+
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.pid = os.getpid()
@@ -87,7 +89,7 @@ class ForkServer:
         self.wake_read, self.wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         os.set_blocking(self.wake_write, False)
-        # By these, forked processes send the server the code they had to compile, before they run the plugin.
+        # Through these, forked processes send the server the code that they have compiled before they run it.
         self.from_child, self.to_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.from_child.setblocking(False)
         self.to_server.setblocking(False)
@@ -126,10 +128,10 @@ class ForkServer:
             self.send({"event": "unusable", "reason": unusable})
             return False
         gc.collect()
-        ours = [self.control, self.from_child, self.to_server]
+        own_objects = [self.control, self.from_child, self.to_server]
         for stream in (sys.stdin, sys.stdout, sys.stderr):
-            ours.extend(bootstrap.layers(stream))
-        self.finalisable = bootstrap.find_finalisable(gc.get_objects(), ours)
+            own_objects.extend(bootstrap.layers(stream))
+        self.finalisable = bootstrap.find_finalisable(gc.get_objects(), own_objects)
         gc.freeze()
         gc.disable()
         self.send({"event": "ready", "executable": sys.executable, "missing": missing})
@@ -217,7 +219,7 @@ class ForkServer:
                 os.killpg(pid, signal.SIGKILL)
 
     def receive_from_child(self) -> None:
-        """Keep the code that a forked process has compiled, or pass on that this server is out of date."""
+        """Store the code that a forked process has compiled, or report that this server is out of date."""
         try:
             data = self.from_child.recv(MAX_MESSAGE)
         except BlockingIOError:
@@ -231,7 +233,7 @@ class ForkServer:
     # In the forked process
 
     def enter(self, request: ForkRequest) -> None:
-        """Become what a newly started interpreter would be, up to the plugin's first line."""
+        """Bring this process into the state of a new interpreter before the plugin's first line."""
         os.setsid()
         if self.libc is not None:
             # /proc shows the server's environment for this process, so recovery cannot find it by its own.
@@ -257,17 +259,18 @@ class ForkServer:
                 bootstrap.replace_environment(request.environment)
                 bootstrap.prepare_interpreter(request.argv0, request.path)
                 self.rng_tracker.reseed()
-        except Exception:  # noqa: BLE001 - whatever it is, it is not the plugin's fault
+        except Exception:  # noqa: BLE001 - the plugin is not at fault: it is started cold
             cold = True
         if cold:
             start_cold(request)
 
     def needs_cold_start(self, path: str) -> bool:
-        if any(preload.file_signature(file) != seen for file, seen in self.watched.items()):
+        """Return whether an import is out of date, or a file beside the plugin would shadow one."""
+        if any(preload.file_signature(file) != signature for file, signature in self.watched.items()):
             self.send_to_server(b"stale")
             return True
-        beside = os.listdir(os.path.dirname(os.path.realpath(path)))
-        return any(name.partition(".")[0] in self.shadowable for name in beside)
+        neighbours = os.listdir(os.path.dirname(os.path.realpath(path)))
+        return any(name.partition(".")[0] in self.shadowable for name in neighbours)
 
     def load(self, request: ForkRequest) -> CodeType:
         """Return the plugin's code, from the cache if the file still has the same content."""
@@ -278,7 +281,7 @@ class ForkServer:
             if cached is not None and cached[0] == source:
                 return cached[1]
             code = compile_strictly(source, request.path)
-        except Exception:  # noqa: BLE001 - the interpreter itself reports best what is wrong with a script
+        except Exception:  # noqa: BLE001 - the interpreter itself reports a faulty script best
             start_cold(request)
         self.send_to_server(marshal.dumps((request.path, source, code)))
         return code
@@ -289,7 +292,7 @@ class ForkServer:
 
 
 def compile_strictly(source: bytes, path: str) -> CodeType:
-    """Compile. Raises on any warning, because the interpreter must print it at every run."""
+    """Return the compiled source. Raises on a warning, because the interpreter must print it at every run."""
     # The interpreter reads a file more strictly than `compile`: comments have to be UTF-8 too. A script in
     # another encoding is started cold.
     source.decode()
@@ -314,6 +317,6 @@ if __name__ == "__main__":
         server.to_server.close()
         main = bootstrap.make_main(MAIN_NAMES, request.path)
         gc.enable()
-        ending = bootstrap.run_script(code, main)
+        status = bootstrap.run_script(code, main)
         del main
-        bootstrap.end(ending, server.preloaded, server.finalisable, server.libc)
+        bootstrap.end_process(status, server.preloaded, server.finalisable, server.libc)
