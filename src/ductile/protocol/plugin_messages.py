@@ -1,4 +1,4 @@
-"""The JSON a plugin gets on stdin and the JSON it writes to stdout: one object each.
+"""The request of a plugin, a JSON object on its stdin, and its response, a JSON object on its stdout.
 
 An absent part of a request is left out, so that a plugin can tell it from an empty one. A response is decoded
 strictly: whatever a plugin prints, `decode_response` returns a value, and nothing in that value raises later,
@@ -26,7 +26,7 @@ EVENT_COMMAND = "handle"
 EVENTLESS_COMMANDS = frozenset({"poll", "health", "init"})
 #: Deeper nesting is refused: every later step must be able to encode it within its own stack.
 MAX_DEPTH = 200
-#: Of one execution. Sums of costs stay exact to a billionth.
+#: The largest cost of one execution. Up to it, sums of costs are exact to a billionth.
 MAX_COST = 1_000_000
 _MAX_QUOTED = 60
 
@@ -44,6 +44,8 @@ class RequestEvent(Value):
 
 
 class PluginRequest(Value):
+    """The request of one execution."""
+
     job_id: str
     command: str
     instance: str
@@ -60,7 +62,7 @@ class PluginRequest(Value):
 
 
 def carries_event(command: str, *, has_payload: bool) -> bool:
-    """Whether a request for this command contains an event."""
+    """Return whether a request for this command contains an event."""
     if command in EVENTLESS_COMMANDS:
         return False
     return command == EVENT_COMMAND or has_payload
@@ -125,7 +127,7 @@ class DecodedResponse(Value):
 
 
 class ProtocolViolation(Value):
-    """Why the output is not a response: what was expected and what was found."""
+    """Why the output is not a response. The message names the expected and the actual value."""
 
     message: str
 
@@ -136,8 +138,12 @@ class _Violation(Exception):  # noqa: N818 - never leaves this module
 
 def decode_response(stdout: bytes) -> DecodedResponse | ProtocolViolation:
     """Return the response, or the first violation of the protocol. Never raises."""
+    if not stdout.strip():
+        return ProtocolViolation(message="stdout is empty; expected one JSON object")
     try:
-        body = _decode_object(stdout)
+        body = _decode_json(stdout, "one JSON object")
+        if not isinstance(body, dict):
+            return ProtocolViolation(message=f"stdout holds {_describe(body)}; expected one JSON object")
         return DecodedResponse(response=_response(body), logs=_logs(body))
     except _Violation as violation:
         return ProtocolViolation(message=str(violation))
@@ -158,7 +164,7 @@ def result_in(stdout: str | None, output: OutputFormat = OutputFormat.PROTOCOL) 
 def script_result(stdout: bytes, output: OutputFormat) -> JsonValue | ProtocolViolation:
     """Return the result of a script that succeeded. Never raises.
 
-    A text is its stdout without the blanks around it, which may be empty; of JSON that is not there, null.
+    The result of a text is stdout without surrounding blanks, and may be empty. That of empty JSON is null.
     """
     if output is OutputFormat.TEXT:
         return storable_text(stdout).strip()
@@ -176,7 +182,7 @@ def storable_text(output: bytes) -> str:
 
 
 def normalise_response(body: JsonObject) -> JsonObject:
-    """Return a response as callers get it: `events` is always a list of objects with a `payload`.
+    """Return a response in the form that callers get: `events` is always a list of objects with a `payload`.
 
     `logs` and `artifacts` that are null become empty lists, and `state_updates` an empty object.
     """
@@ -190,16 +196,8 @@ def normalise_response(body: JsonObject) -> JsonObject:
     return {**body, **nulls, "events": listed}
 
 
-def _decode_object(stdout: bytes) -> JsonObject:
-    if not stdout.strip():
-        raise _Violation("stdout is empty; expected one JSON object")
-    value = _decode_json(stdout, "one JSON object")
-    if not isinstance(value, dict):
-        raise _Violation(f"stdout holds {_describe(value)}; expected one JSON object")
-    return value
-
-
 def _decode_json(stdout: bytes, expected: str) -> JsonValue:
+    """Return the decoded stdout. Raises _Violation if it is not JSON, or nested too deep."""
     too_deep = f"the JSON on stdout is nested deeper than {MAX_DEPTH} levels"
     try:
         value: JsonValue = msgspec.json.decode(stdout)
@@ -209,9 +207,9 @@ def _decode_json(stdout: bytes, expected: str) -> JsonValue:
         raise _Violation(too_deep) from None
     except msgspec.DecodeError as error:
         reason = str(error).removeprefix("JSON is malformed: ")
-        begin = stdout.strip()[:60].decode("utf-8", errors="replace")
-        raise _Violation(f"stdout is not {expected}: {reason}; it begins with {begin!r}") from None
-    # Output with fewer brackets cannot be too deep, and needs no walk.
+        beginning = stdout.strip()[:_MAX_QUOTED].decode("utf-8", errors="replace")
+        raise _Violation(f"stdout is not {expected}: {reason}; it begins with {beginning!r}") from None
+    # Output with fewer brackets cannot be too deep.
     if stdout.count(b"{") + stdout.count(b"[") > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
         raise _Violation(too_deep)
     return value
@@ -230,6 +228,7 @@ def _is_deeper_than(value: JsonValue, limit: int) -> bool:
 
 
 def _response(body: JsonObject) -> PluginResponse:
+    """Return the response. Raises _Violation for the first invalid field."""
     status, result, retry = body.get("status"), body.get("result"), body.get("retry")
     if status not in ("ok", "error"):
         raise _expected("`status`", '"ok" or "error"', status)
@@ -306,7 +305,7 @@ def _cost(body: JsonObject) -> float | None:
 
 
 def _objects(body: JsonObject, key: str) -> list[tuple[str, JsonObject]]:
-    """Return each object of a list with its place. Null is empty: some languages write empty lists so."""
+    """Return the objects of a list with their paths. Null counts as empty, since some languages write it."""
     entries = body.get(key)
     if entries is None:
         return []
@@ -336,6 +335,7 @@ def _text(body: JsonObject, key: str, path: str = "") -> str | None:
 
 
 def _expected(path: str, expected: str, found: JsonValue) -> _Violation:
+    """Return the violation of a field with another value than expected."""
     return _Violation(f"{path} is {_describe(found)}; expected {expected}")
 
 

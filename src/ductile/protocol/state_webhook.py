@@ -51,9 +51,9 @@ def _is_large(value: JsonValue) -> bool:
     return value is not None and len(msgspec.json.encode(value)) > MAX_RESULT_BYTES
 
 
-def _shorten(text: str, most: int, mark: str) -> str:
-    """Return the text, or its beginning and a mark if it is longer than `most` bytes."""
-    if len(text) <= most // 4:  # no character takes more than four bytes
+def _shorten(text: str, max_bytes: int, mark: str) -> str:
+    """Return the text, or its beginning and a mark if it is longer than `max_bytes`."""
+    if len(text) <= max_bytes // 4:  # no character takes more than four bytes
         return text
     encoded = text.encode("utf-8", "replace")
-    return text if len(encoded) <= most else encoded[:most].decode("utf-8", "ignore") + mark
+    return text if len(encoded) <= max_bytes else encoded[:max_bytes].decode("utf-8", "ignore") + mark

@@ -91,57 +91,65 @@ def _syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str) -> Proble
     line = lines[location.line - 1] if location.line <= len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return problem_at(location, (), "a tab is used for indentation", expected="spaces", found="a tab")
-    begun = location if error.context_mark is None else _location_of(error.context_mark, file)
-    if missing_quotes := _missing_quotes_problem(lines, error, begun, location):
+    value_start = location if error.context_mark is None else _location_of(error.context_mark, file)
+    if missing_quotes := _missing_quotes_problem(lines, error, value_start, location):
         return missing_quotes
-    at_the_end = location.line >= len(lines) and location.column > len(line)
-    if begun.line < location.line or (begun.column < location.column and at_the_end):
-        return _unfinished_problem(lines[begun.line - 1][begun.column - 1 :], error, begun, location)
+    at_end_of_file = location.line >= len(lines) and location.column > len(line)
+    if value_start.line < location.line or (value_start.column < location.column and at_end_of_file):
+        value = lines[value_start.line - 1][value_start.column - 1 :]
+        return _unfinished_problem(value, error, value_start, location)
     context = f" ({error.context})" if error.context else ""
     hint = "inside { } and [ ], quote a value that contains one of these" if "flow" in context else None
     return problem_at(location, (), f"{error.problem or 'not valid YAML'}{context}", hint=hint)
 
 
 def _missing_quotes_problem(
-    lines: Sequence[str], error: yaml.MarkedYAMLError, begun: SourceLocation, location: SourceLocation
+    lines: Sequence[str], error: yaml.MarkedYAMLError, value_start: SourceLocation, location: SourceLocation
 ) -> Problem | None:
     """Return a problem if the value is text whose first character has another meaning in YAML."""
     line = lines[location.line - 1] if location.line <= len(lines) else ""
     value = ""
     if "scanning an alias" in (error.context or ""):
-        message, at = "* begins an alias in YAML", begun
-        value = lines[begun.line - 1][begun.column - 1 :] if begun.line <= len(lines) else ""
+        message, problem_location = "* begins an alias in YAML", value_start
+        if value_start.line <= len(lines):
+            value = lines[value_start.line - 1][value_start.column - 1 :]
     elif "cannot start any token" in (error.problem or ""):
-        value, at = line[location.column - 1 :], location
+        value, problem_location = line[location.column - 1 :], location
         message = f"a value cannot begin with {value[:1]}"
     else:
         template = _TEMPLATE_THEN_TEXT.match(line)
         if template is None or not template.end("map") < location.column <= len(line):
             return None
         message = "{ begins a map in YAML"
-        at = SourceLocation(file=location.file, line=location.line, column=template.start("map") + 1)
+        column = template.start("map") + 1
+        problem_location = SourceLocation(file=location.file, line=location.line, column=column)
     # Only a cron expression is quoted in the hint: any other value may be a secret.
     plain = re.split(r"\s+#", value, maxsplit=1)[0].rstrip()
     hint = f'quote it: "{plain}"' if _CRON.fullmatch(plain) else "put the whole value in quotes"
-    return problem_at(at, (), message, hint=hint)
+    return problem_at(problem_location, (), message, hint=hint)
 
 
 def _unfinished_problem(
-    text: str, error: yaml.MarkedYAMLError, begun: SourceLocation, noticed: SourceLocation
+    value: str, error: yaml.MarkedYAMLError, value_start: SourceLocation, location: SourceLocation
 ) -> Problem:
-    """Return the problem of an unfinished value, at its beginning: most mistakes are there."""
-    context, opened = error.context or "", text[:1]
+    """Return the problem of an unfinished value. Most are reported at its beginning, where the mistake is."""
+    context, opened = error.context or "", value[:1]
     if "quoted scalar" in context and opened in ("'", '"'):
-        return problem_at(begun, (), f"the quote {opened} is not closed", hint=f"end the value with {opened}")
+        return problem_at(
+            value_start, (), f"the quote {opened} is not closed", hint=f"end the value with {opened}"
+        )
     if "flow" in context and opened in _CLOSING:
         hint = f"close it with {_CLOSING[opened]}, or quote a value that contains one of [ ] {{ }} ,"
-        return problem_at(begun, (), f"the {opened} is not closed by line {noticed.line}", hint=hint)
+        return problem_at(value_start, (), f"the {opened} is not closed by line {location.line}", hint=hint)
     if "simple key" in context:
-        name = text.strip()
-        return problem_at(begun, (), f'there is no ":" after {name}', hint=f"write {name}: and its value")
-    message = f"{error.problem or 'not valid YAML'} ({context}, in what begins on line {begun.line})"
+        name = value.strip()
+        return problem_at(
+            value_start, (), f'there is no ":" after {name}', hint=f"write {name}: and its value"
+        )
+    context = f"{context}, in the value that begins on line {value_start.line}"
+    message = f"{error.problem or 'not valid YAML'} ({context})"
     hint = "look at the indentation of this line, and for an open quote above it"
-    return problem_at(noticed, (), message, hint=hint)
+    return problem_at(location, (), message, hint=hint)
 
 
 class ScalarSpan(Value):
@@ -153,7 +161,7 @@ class ScalarSpan(Value):
 
 
 def scalar_span(text: str, path: KeyPath) -> ScalarSpan | None:
-    """Return where the value at a path is written; None unless it is a scalar on a single line."""
+    """Return the position of the value at a path; None unless it is a scalar on a single line."""
     node = yaml.compose(text, Loader=_loader())
     for part in path:
         match node, part:
@@ -239,7 +247,7 @@ class _TreeBuilder:
         return _built(node, items)
 
     def _build_map(self, event: yaml.Event, depth: int) -> _Built:
-        inner: list[_Built] = []
+        parts: list[_Built] = []
         own: dict[str, tuple[ScalarNode, Node]] = {}
         merged: dict[str, tuple[ScalarNode, Node]] = {}
         while not isinstance(following := next(self._events), yaml.MappingEndEvent):
@@ -247,7 +255,7 @@ class _TreeBuilder:
             self._path.append(getattr(key.node, "text", "?"))
             value = self._build(next(self._events), depth + 1)
             self._path.pop()
-            inner += (key, value)
+            parts += (key, value)
             name = key.node
             if not isinstance(name, ScalarNode):
                 hint = "quote a value that begins with { or ["
@@ -263,14 +271,14 @@ class _TreeBuilder:
             else:
                 own[name.text] = (name, value.node)
         entries = tuple((own | {name: merged[name] for name in merged if name not in own}).values())
-        return _built(MapNode(entries=entries, location=self._location(event)), inner)
+        return _built(MapNode(entries=entries, location=self._location(event)), parts)
 
     def _merge(self, value: Node, merged: dict[str, tuple[ScalarNode, Node]]) -> None:
         """Add the entries of a merge key; of several mappings the first one to name a key wins."""
         for source in value.items if isinstance(value, ListNode) else (value,):
             if isinstance(source, MapNode):
-                for key, inner in source.entries:
-                    merged.setdefault(key.text, (key, inner))
+                for key, entry_value in source.entries:
+                    merged.setdefault(key.text, (key, entry_value))
             else:
                 message, expected = "only mappings can be merged with <<", "a mapping, or a list of mappings"
                 found = "text" if isinstance(source, ScalarNode) else "a list"
@@ -288,9 +296,10 @@ class _TreeBuilder:
         return _location_of(event.start_mark, self.file)
 
 
-def _built(node: Node, inner: list[_Built]) -> _Built:
-    size = 1 + sum(part.size for part in inner)
-    return _Built(node=node, size=size, height=1 + max((part.height for part in inner), default=0))
+def _built(node: Node, parts: list[_Built]) -> _Built:
+    """Return a list or mapping with its size and height, from those of its parts."""
+    size = 1 + sum(part.size for part in parts)
+    return _Built(node=node, size=size, height=1 + max((part.height for part in parts), default=0))
 
 
 def _location_of(mark: _Mark | None, file: str) -> SourceLocation:

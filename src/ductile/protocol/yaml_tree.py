@@ -79,7 +79,7 @@ Node: TypeAlias = ScalarNode | ListNode | MapNode
 
 
 def is_empty(node: Node | None) -> bool:
-    """Whether there is no value: no node, nothing after the colon, `~` or `null`."""
+    """Return whether there is no value: no node, nothing after the colon, `~` or `null`."""
     return node is None or (isinstance(node, ScalarNode) and node.plain and _WORDS.get(node.text, 1) is None)
 
 
@@ -103,6 +103,7 @@ def scalar_value(node: ScalarNode) -> bool | int | float | str | None:
 
 
 def _unusable_number(node: ScalarNode) -> ConfigError:
+    """Return the error for a number that JSON or Python cannot represent."""
     hint = "quote it if text was meant"
     problem = problem_at(
         node.location, (), "this number cannot be used", expected="a finite number", hint=hint
@@ -138,7 +139,7 @@ def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
 
 
 def _follow(node: Node, path: KeyPath) -> Iterator[tuple[SourceLocation, Node]]:
-    """Yield where each key of a path is written, and its value, up to the first key that does not exist."""
+    """Yield the location and the value of every key of a path, up to the first key that does not exist."""
     for part in path:
         match node, part:
             case MapNode(), str() if (entry := node.entry(part)) is not None:
@@ -152,17 +153,18 @@ def _follow(node: Node, path: KeyPath) -> Iterator[tuple[SourceLocation, Node]]:
 
 
 def node_at(root: Node, path: KeyPath) -> Node | None:
+    """Return the node at a path; None if there is none."""
     nodes = [root, *(node for _, node in _follow(root, path))]
     return nodes[-1] if len(nodes) > len(path) else None
 
 
 def location_of(root: Node, path: KeyPath) -> SourceLocation:
-    """Return where a key is written; for a missing key, the location of the nearest node around it."""
+    """Return the location of a key; for a missing key, the location of the nearest node around it."""
     return [root.location, *(location for location, _ in _follow(root, path))][-1]
 
 
 def format_path(path: KeyPath) -> str:
-    """`("plugins", "echo", "schedules", 0)` as `plugins.echo.schedules[0]`."""
+    """Return `("plugins", "echo", "schedules", 0)` as `plugins.echo.schedules[0]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -194,4 +196,5 @@ def problem_at(
 
 
 def invalid_yaml(file: str, *problems: Problem) -> ConfigError:
+    """Return the error for a file with these problems."""
     return ConfigError(f"{file} cannot be read as YAML", problems=problems)

@@ -121,7 +121,7 @@ def test_invalid_yaml_is_a_problem(data: bytes | str, words: str) -> None:
         ("a: [1, 2", (1, 4), "the [ is not closed", "close it with ]"),
         ("b:\n  x: 1\nservice\nc: 3\n", (3, 1), 'there is no ":" after service', "service:"),
         ("a: {b: x, c: ${X}}\n", (1, 15), "did not find expected ',' or '}'", "quote a value"),
-        ("a:\n  b: 1\n c: 2\n", (3, 2), "what begins on line 1", "indentation"),
+        ("a:\n  b: 1\n c: 2\n", (3, 2), "value that begins on line 1", "indentation"),
     ],
 )
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])

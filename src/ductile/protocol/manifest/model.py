@@ -1,4 +1,4 @@
-"""The values a `manifest.yaml` becomes: a plugin's description of itself."""
+"""The values of a `manifest.yaml`, the description of a plugin by its author."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ class ExecutionMode(StrEnum):
 
 
 class CommandType(StrEnum):
-    """A read command has no effect outside and may be repeated; a token may be limited to them."""
+    """A read command has no effect outside and may be repeated; an access token may be limited to such."""
 
     READ = "read"
     WRITE = "write"
 
 
 class DeclaredEvent(Value):
-    """An event type that a command declares to emit, with the payload names in it."""
+    """An event type that a command declares to emit, with the names of its values."""
 
     type: str
     values: tuple[str, ...] = ()
 
 
 class Command(Value):
+    """A command as the manifest declares it. `others` holds the keys that Ductile does not know."""
+
     name: str
     type: CommandType = CommandType.WRITE
     description: str = ""

@@ -53,7 +53,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def describe(node: Node | None) -> str:
-    """Return a few words for a node, to follow "found"."""
+    """Return a few words for a node, for the `found` of a problem."""
     match node:
         case ListNode():
             return "a list"
@@ -66,32 +66,33 @@ def describe(node: Node | None) -> str:
 
 
 class FieldReader(Value):
-    """One mapping with its key path. `problems` is shared with the readers of the mappings inside it.
+    """Reads one mapping. `problems` is shared with the readers of the mappings inside it.
 
-    Each method returns the usable value and notes a problem otherwise, so that an author sees all problems of
-    a manifest at once.
+    A method returns the value if it can be used and adds a problem otherwise, so that an author sees all
+    problems of a manifest at once.
     """
 
     node: MapNode
     path: KeyPath = ()
     problems: list[Problem] = field(default_factory=list)
-    #: The keys that have been read.
+    #: The keys that methods have read.
     known: set[str] = field(default_factory=set)
 
     def inside(self, node: MapNode, *path: str | int) -> FieldReader:
+        """Return a reader of a mapping inside this one."""
         return FieldReader(node=node, path=(*self.path, *path), problems=self.problems)
 
     def get(self, name: str) -> Node | None:
         self.known.add(name)
         return self.node.get(name)
 
-    def complain(
+    def add_problem(
         self, location: SourceLocation | None, path: KeyPath, message: str, **parts: str | None
     ) -> None:
         self.problems.append(problem_at(location, (*self.path, *path), message, **parts))
 
     def refuse(self, name: str, expected: str, *, hint: str | None = None) -> None:
-        """Note that a key is missing or has a value that cannot be used."""
+        """Add the problem of a key that is missing or has a value that cannot be used."""
         node = self.get(name)
         location = location_of(self.node, (name,))
         message = "has a value that cannot be used"
@@ -101,7 +102,7 @@ class FieldReader(Value):
             if (misspelt := closest_match(name, keys, similarity=_MISSPELT)) is not None:
                 location, hint = keys[misspelt].location, f"{misspelt} is written instead"
         key = format_path((*self.path, name))
-        self.complain(
+        self.add_problem(
             location, (name,), f"{key} {message}", expected=expected, found=describe(node), hint=hint
         )
 
@@ -150,7 +151,7 @@ class FieldReader(Value):
 
 
 def declared_protocol(node: Node | None) -> int | None:
-    """Return the protocol a manifest names. It is read first: the rest depends on it."""
+    """Return the protocol version of a manifest. It is read first, because other keys depend on it."""
     version = node.get("protocol") if isinstance(node, MapNode) else None
     if isinstance(version, ScalarNode) and re.fullmatch(r"[0-9]{1,9}", version.text):
         return int(version.text)
@@ -182,6 +183,7 @@ def parse_manifest(node: Node | None, *, file: str) -> Manifest:
 
 
 def read_manifest(fields: FieldReader) -> Manifest:
+    """Return the manifest. It can only be used if `fields` has no problems afterwards."""
     for key, value in (
         ("manifest_spec", MANIFEST_SPEC),
         ("manifest_version", str(MANIFEST_VERSION)),
@@ -191,12 +193,12 @@ def read_manifest(fields: FieldReader) -> Manifest:
         if fields.text(key, expected=value, hint=hint) not in ("", value):
             fields.refuse(key, value, hint=hint)
     commands = {command.name: command for command in _commands(fields)}
-    safe = fields.flag("concurrency_safe")
-    mode = fields.choice("execution_mode", ExecutionMode, "sync")
-    keys = fields.get("config_keys")
+    concurrency_safe = fields.flag("concurrency_safe")
+    execution_mode = fields.choice("execution_mode", ExecutionMode, "sync")
+    config_keys = fields.get("config_keys")
     required: tuple[str, ...] = ()
-    if isinstance(keys, MapNode):
-        declared = fields.inside(keys, "config_keys")
+    if isinstance(config_keys, MapNode):
+        declared = fields.inside(config_keys, "config_keys")
         required, optional = declared.names("required"), declared.names("optional")
     else:  # a plain list is the old form, in which no key is required
         optional = fields.names("config_keys")
@@ -214,8 +216,8 @@ def read_manifest(fields: FieldReader) -> Manifest:
         version=fields.text("version"),
         entrypoint=fields.text("entrypoint", expected="the path of an executable in the plugin's directory"),
         description=fields.text("description").strip(),
-        concurrency_safe=safe is not False,
-        execution_mode=mode,
+        concurrency_safe=concurrency_safe is not False,
+        execution_mode=execution_mode,
         timeout=timeout,
         preload=fields.names("preload"),
         commands=commands,
@@ -227,13 +229,16 @@ def read_manifest(fields: FieldReader) -> Manifest:
 
 
 def _commands(fields: FieldReader) -> Iterator[Command]:
+    """Yield the commands with a valid name, the first one of each name."""
     names: list[str] = []
     for name, location, body, path in _command_entries(fields):
         if not NAME.fullmatch(name):
             message = "a command has a name that cannot be used"
-            fields.complain(location, path, message, expected=NAME_RULE, found=f'"{name}"')
+            fields.add_problem(location, path, message, expected=NAME_RULE, found=f'"{name}"')
         elif name in names:
-            fields.complain(location, path, f"the command {name} is declared twice", hint="keep one of them")
+            fields.add_problem(
+                location, path, f"the command {name} is declared twice", hint="keep one of them"
+            )
         elif body is None:
             yield Command(name=name)
         else:
@@ -255,7 +260,9 @@ def _command_entries(fields: FieldReader) -> Iterator[tuple[str, SourceLocation,
                 if not isinstance(value, MapNode) and not is_empty(value):
                     message = f"the command {key.text} cannot be read"
                     expected = "a mapping such as {type: read}"
-                    fields.complain(value.location, path, message, expected=expected, found=describe(value))
+                    fields.add_problem(
+                        value.location, path, message, expected=expected, found=describe(value)
+                    )
                 yield key.text, key.location, value if isinstance(value, MapNode) else None, path
         case ListNode(items=items):
             for index, item in enumerate(items):
@@ -266,7 +273,7 @@ def _command_entries(fields: FieldReader) -> Iterator[tuple[str, SourceLocation,
                 else:
                     expected = "a name, or a mapping with the key name"
                     found = describe(item)
-                    fields.complain(
+                    fields.add_problem(
                         item.location, path, "a command has no name", expected=expected, found=found
                     )
         case _:
@@ -301,6 +308,7 @@ def read_command(fields: FieldReader, name: str) -> Command:
 
 
 def _schema(fields: FieldReader, name: str) -> JsonSchema | None:
+    """Return a payload schema as JSON Schema. A list of names is accepted too."""
     match to_plain(fields.get(name)):
         case None:
             return None
@@ -316,11 +324,13 @@ def _schema(fields: FieldReader, name: str) -> JsonSchema | None:
 
 
 def _texts(node: Node | None) -> tuple[str, ...]:
+    """Return the texts in a list. Other values are ignored."""
     items = node.items if isinstance(node, ListNode) else ()
     return tuple(item.text for item in items if isinstance(item, ScalarNode))
 
 
 def _fact_outputs(fields: FieldReader, commands: Mapping[str, Command]) -> Iterator[FactOutput]:
+    """Yield the fact rules that are mappings."""
     node = fields.get("fact_outputs")
     if is_empty(node):
         return
@@ -331,15 +341,15 @@ def _fact_outputs(fields: FieldReader, commands: Mapping[str, Command]) -> Itera
         path = ("fact_outputs", index)
         if not isinstance(item, MapNode):
             message = "a fact rule cannot be read"
-            fields.complain(item.location, path, message, expected="a mapping", found=describe(item))
+            fields.add_problem(item.location, path, message, expected="a mapping", found=describe(item))
             continue
         rule = fields.inside(item, *path)
         if rule.text("from") not in ("", "state_updates"):
             rule.refuse("from", "state_updates")
         view = rule.choice("compatibility_view", CompatibilityView)
         command = ""
-        if isinstance(when := rule.get("when"), MapNode):
-            condition = rule.inside(when, "when")
+        if isinstance(condition_node := rule.get("when"), MapNode):
+            condition = rule.inside(condition_node, "when")
             command = condition.text("command", expected="the name of a command")
             if command and command not in commands:
                 hint = did_you_mean(command, commands)

@@ -60,6 +60,7 @@ def _is_json_schema(written: dict[str, JsonValue]) -> bool:
 
 
 def _field(value: JsonValue) -> JsonValue:
+    """Return the JSON Schema of one field of the compact form."""
     match value:
         case str() if value.strip().lower() in _TYPES:
             return {"type": _TYPES[value.strip().lower()]}
@@ -78,7 +79,7 @@ class UnusableSchemaError(ValueError):
 
 
 class SchemaViolation(Value):
-    """A fault in one field. The value is left out: it may be a secret."""
+    """A fault in one field. The value is omitted, because it may be a secret."""
 
     field: str
     message: str
@@ -86,19 +87,19 @@ class SchemaViolation(Value):
 
 def find_schema_violations(payload: JsonValue, schema: JsonSchema) -> tuple[SchemaViolation, ...]:
     """Return the violations, up to a limit; empty if the payload is valid. Raises UnusableSchemaError."""
-    validator = _compiled(msgspec.json.encode(schema))
-    faults = []
+    validator = _compile_schema(msgspec.json.encode(schema))
+    violations = []
     for error in validator.iter_errors(payload):
         # `payload.items[2].url`
         parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
-        faults.append(SchemaViolation(field="".join(("payload", *parts)), message=error.message))
-        if len(faults) == _MAX_VIOLATIONS:
+        violations.append(SchemaViolation(field="".join(("payload", *parts)), message=error.message))
+        if len(violations) == _MAX_VIOLATIONS:
             break
-    return tuple(faults)
+    return tuple(violations)
 
 
 @lru_cache(maxsize=_CACHED_SCHEMAS)
-def _compiled(schema: bytes) -> jsonschema_rs.Validator:
+def _compile_schema(schema: bytes) -> jsonschema_rs.Validator:
     import jsonschema_rs  # noqa: PLC0415 - 33 ms that only `validate_input` costs
 
     try:
