@@ -25,7 +25,7 @@ class PluginStanding(StrEnum):
 
 
 class PluginEntry(Value):
-    """A plugin. `code`, `reason` and `hint` say why it is refused."""
+    """A plugin of the catalogue. `code`, `reason` and `hint` are set if it is refused."""
 
     name: str
     uses: str
@@ -97,11 +97,17 @@ def found_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
     )
     if isinstance(plugin, InstalledPlugin):
         return replace(entry, manifest=plugin.manifest, fingerprint=plugin.fingerprint, sealed=plugin.sealed)
-    entry = replace(entry, standing=PluginStanding.REFUSED)
-    return replace(entry, code=plugin.code, reason=plugin.reason, hint=plugin.hint)
+    return replace(
+        entry,
+        standing=PluginStanding.REFUSED,
+        code=plugin.code,
+        reason=plugin.reason,
+        hint=plugin.hint,
+    )
 
 
 def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:
+    """Return the entry of a plugin that the configuration names."""
     plugin = instance.installed if discovery is None else discovery.find(instance)
     installed = plugin if isinstance(plugin, InstalledPlugin) else None
     refusal = instance.refused

@@ -1,4 +1,4 @@
-"""Finds plugins: every directory under a root that has a manifest, loaded or refused with the reason.
+"""Finds plugins, the directories under a root that have a manifest, and loads or refuses them.
 
 A plugin that cannot be loaded never keeps another from loading. The first root with a loadable plugin of a
 name wins. The shipped plugins come last, and only those in use are loaded: an operator's own plugin replaces
@@ -48,8 +48,8 @@ def discover(
     roots: Sequence[Path], *, allow_symlinks: bool = False, shipped: Collection[str] = ()
 ) -> Discovery:
     """Return the plugins of the roots, in order, and the named ones of the shipped plugins."""
-    own_roots, shipped_plugins = tuple(dict.fromkeys(roots)), shipped_root()
-    allowed = own_roots if shipped_plugins is None else (*own_roots, shipped_plugins)
+    own_roots, root_of_shipped = tuple(dict.fromkeys(roots)), shipped_root()
+    allowed = own_roots if root_of_shipped is None else (*own_roots, root_of_shipped)
     policy = TrustPolicy(roots=allowed, allow_symlinks=allow_symlinks)
     plugins = _FoundPlugins()
     for root in own_roots:
@@ -58,7 +58,7 @@ def discover(
             if os.path.lexists(directory / MANIFEST_FILE):
                 candidates.append(directory)
             else:
-                plugins.warnings += _missing_manifest(directory)
+                plugins.warnings += _warn_if_manifest_is_missing(directory)
         for plugin in _load_all(candidates, root, policy):
             plugins.add(plugin, root)
     for plugin in load_shipped([name for name in shipped if name not in plugins], policy):
@@ -115,7 +115,7 @@ def _check_shared(root: Path, owners: Collection[int]) -> NotTrustedError | None
 
 
 def load_plugin(directory: Path, *, root: Path, policy: TrustPolicy) -> InstalledPlugin | RefusedPlugin:
-    """Load the plugin in one directory."""
+    """Load the plugin in one directory, or refuse it."""
     name, owners = directory.name, policy.owners
     try:
         manifest_path = directory / MANIFEST_FILE
@@ -145,7 +145,7 @@ def load_plugin(directory: Path, *, root: Path, policy: TrustPolicy) -> Installe
     except NotTrustedError as refused:
         return _refused(name, directory, refused)
     except ConfigError as invalid:
-        return _refused(name, directory, _invalid_manifest(invalid))
+        return _refused(name, directory, _manifest_refusal(invalid))
     except OSError as error:
         return _refused(name, directory, _unreadable(error))
 
@@ -216,8 +216,8 @@ def _check_protocol(manifest: Node | None) -> None:
         )
 
 
-def _missing_manifest(directory: Path) -> Iterator[Problem]:
-    """Yield a warning if the directory looks like a plugin."""
+def _warn_if_manifest_is_missing(directory: Path) -> Iterator[Problem]:
+    """Yield a warning if a directory without a manifest looks like a plugin."""
     try:
         names = {entry.name.partition(".")[0] for entry in directory.iterdir()}
     except OSError:
@@ -232,14 +232,14 @@ def _missing_manifest(directory: Path) -> Iterator[Problem]:
     yield Problem(message=message, file=str(directory), hint=hint)
 
 
-def _refused(name: str, directory: Path, why: NotTrustedError) -> RefusedPlugin:
+def _refused(name: str, directory: Path, error: NotTrustedError) -> RefusedPlugin:
     return RefusedPlugin(
-        name=name, directory=directory, code=why.refusal.value, reason=why.reason, hint=why.hint
+        name=name, directory=directory, code=error.refusal.value, reason=error.reason, hint=error.hint
     )
 
 
-def _invalid_manifest(error: ConfigError) -> NotTrustedError:
-    """Return one refusal with all problems of the file."""
+def _manifest_refusal(error: ConfigError) -> NotTrustedError:
+    """Return one refusal with all problems of a manifest."""
     lines = []
     for problem in error.problems:
         text = f"{problem.message} ({problem.hint})" if problem.hint else problem.message

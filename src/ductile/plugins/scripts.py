@@ -1,7 +1,7 @@
-"""Scripts of a configuration: the program that each of them runs, checked as the entrypoint of a plugin is.
+"""Scripts of a configuration: finds their programs and checks them like the entrypoint of a plugin.
 
-A program that is named by a path is checked and sealed. One that is found by PATH is neither: the system
-takes care of it, and its updates are not a change of the configuration.
+A program that is named by a path is checked and sealed. A program that is found by PATH is not: it belongs to
+the system, and its updates are not a change of the configuration.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ductile.plugins.trust import (
 from ductile.protocol.manifest.model import Command, DeclaredEvent, Manifest
 from ductile.struct import Value, replace
 
-#: They all do the same. Schedules run `poll`; routes and pipelines run `handle`.
+#: All commands of a script do the same. Schedules run `poll`; routes and pipelines run `handle`.
 COMMANDS = ("run", "handle", "poll")
 #: Part of the hashed bytes, so that no other hash of this program can equal a fingerprint.
 _DOMAIN = b"ductile script 1\n"
 
 
 class _Program(Value):
-    """What is executed, and the file that is sealed; None for a program that is found by PATH."""
+    """The arguments of a process, and the file that is sealed; None for a program that is found by PATH."""
 
     argv: tuple[str, ...]
     file: Path | None
@@ -53,9 +53,9 @@ def add_scripts(
     search_path: str | None,
     allow_symlinks: bool,
 ) -> Discovery:
-    """Return the discovery with the scripts of a configuration in this directory.
+    """Return the discovery with the scripts of a configuration in `directory`.
 
-    Programs without a slash in their name are looked for in `search_path`, or in the PATH that the script's
+    Programs without a slash in their name are searched for in `search_path`, or in the PATH that the script's
     own `env` sets.
     """
     policy = TrustPolicy(roots=(directory,), allow_symlinks=allow_symlinks)
@@ -123,19 +123,21 @@ def load_script(
 
 
 def _working_directory(settings: PluginSettings, directory: Path) -> Path:
+    """Return the directory in which a script runs."""
     return directory if settings.cwd is None else resolve_path(settings.cwd, directory)
 
 
 def _find_program(line: CommandLine, cwd: Path, directory: Path, search_path: str | None) -> _Program:
-    """Return the command line with its program as a path, if it is named by one."""
+    """Return the command line, with an absolute path if it names its program by a path."""
     if line.by_shell:
         # A shell looks for a relative path in its working directory only.
         return _Program(argv=line.argv, file=None if line.program is None else cwd / line.program)
     word = line.argv[0]
     if "/" in word:
-        beside_config = directory / word
-        found_beside = not (cwd / word).exists() and beside_config.exists()
-        file = Path(os.path.normpath(beside_config if found_beside else cwd / word))
+        file, beside_config = cwd / word, directory / word
+        if not file.exists() and beside_config.exists():
+            file = beside_config
+        file = Path(os.path.normpath(file))
         return _Program(argv=(str(file), *line.argv[1:]), file=file)
     if shutil.which(word, path=search_path) is None:
         hint = "install it, or write its path"
@@ -166,13 +168,15 @@ def script_fingerprint(argv: Sequence[str], program: Path | None) -> str:
 
 
 def _manifest(name: str, program: _Program, *, emits: bool) -> Manifest:
-    is_shell_command = program.file is None and program.argv[1:2] == ("-c",)
-    description = f"A script: {program.file or ('a shell command' if is_shell_command else program.argv[0])}"
+    """Return the manifest that stands for a script, which has none of its own."""
+    shown: Path | str = program.argv[0] if program.file is None else program.file
+    if program.file is None and program.argv[1:2] == ("-c",):
+        shown = "a shell command"
     event = DeclaredEvent(type=done_event(name), values=("payload.result", "payload.exit_code"))
     return Manifest(
         name=name,
         entrypoint=program.argv[0],
-        description=description,
+        description=f"A script: {shown}",
         commands={
             command: Command(
                 name=command,

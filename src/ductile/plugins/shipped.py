@@ -1,4 +1,4 @@
-"""The plugins that are part of Ductile. Every configuration can use them without a plugin root for them."""
+"""The plugins that are part of Ductile. A configuration needs no plugin root to use them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 
 from ductile.protocol.manifest.model import MANIFEST_FILE
 
-#: Inside an installed package, and beside `src` in a checkout of the source.
-_PLACES = (Path(__file__).parents[1] / "shipped_plugins", Path(__file__).parents[3] / "plugins")
+#: In an installed package, and beside `src` in a checkout of the source.
+_POSSIBLE_ROOTS = (Path(__file__).parents[1] / "shipped_plugins", Path(__file__).parents[3] / "plugins")
 
 
 @cache
 def shipped_root() -> Path | None:
     """Return the directory of the shipped plugins; None if this installation lacks them."""
-    return next((directory for directory in _PLACES if (directory / "echo" / MANIFEST_FILE).is_file()), None)
+    return next(
+        (directory for directory in _POSSIBLE_ROOTS if (directory / "echo" / MANIFEST_FILE).is_file()), None
+    )
 
 
 def shipped_names() -> tuple[str, ...]:

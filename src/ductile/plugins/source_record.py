@@ -1,4 +1,4 @@
-"""The record of where an added plugin is from: a file in its directory that `plugin add` writes with it."""
+"""The record of the source of an added plugin: a file that `plugin add` writes into its directory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ductile.struct import Value, convert, to_builtins
 
 RECORD_FILE = ".ductile-source.json"
 _FORMAT = 1
-#: Part of the hashed bytes, so that no other hash of this program can equal it.
+#: Part of the hashed bytes, so that no other hash of this program can equal a hash of files.
 _DOMAIN = b"ductile plugin files 1\n"
 
 
 class SourceRecord(Value):
-    """`commit` is that of a git source. `files` has the hash of each file."""
+    """The source of an added plugin. `commit` is set for a git source; `files` maps file names to hashes."""
 
     source: str
     commit: str | None

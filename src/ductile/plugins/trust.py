@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from ductile.config.file_io import find_symlinks
 from ductile.struct import Value, field
 
-#: As many as the kernel follows.
+#: Symbolic links in one path, as many as the kernel follows.
 _MAX_LINKS = 40
 
 
@@ -101,29 +101,32 @@ def entrypoint_path(directory: Path, written: str) -> Path:
 
 
 def check_entrypoint(entrypoint: Path) -> None:
-    """Raise NotTrustedError unless it is a file that this program may execute."""
+    """Raise NotTrustedError unless the entrypoint is a file that this process may execute."""
     hint = "put it there, or correct entrypoint in manifest.yaml"
     check_program(entrypoint, f"the entrypoint {entrypoint}", hint)
 
 
-def check_program(program: Path, what: str, hint: str) -> None:
-    """Raise NotTrustedError unless it is a file that this program may execute; `hint` if it is missing."""
+def check_program(program: Path, subject: str, hint: str) -> None:
+    """Raise NotTrustedError unless `program` is a file that this process may execute.
+
+    `subject` names the program in messages. `hint` is for a program that does not exist.
+    """
     try:
         mode = program.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, f"{what} does not exist", hint) from None
+        raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, f"{subject} does not exist", hint) from None
     if not stat.S_ISREG(mode):
-        reason = f"{what} is not a file"
+        reason = f"{subject} is not a file"
         raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, reason, "name the executable file itself")
     if not os.access(program, os.X_OK):
-        reason = f"{what} is not executable"
+        reason = f"{subject} is not executable"
         command = f"chmod +x {shlex.quote(str(program))}"
         raise NotTrustedError(RefusalCode.ENTRYPOINT_NOT_EXECUTABLE, reason, command)
 
 
 def check_path_permissions(path: Path, owners: Collection[int]) -> None:
     """Raise NotTrustedError if another user can replace the path or anything on the way to it."""
-    steps = list(_steps(path))
+    steps = list(_path_steps(path))
     for number, (step, status) in enumerate(steps, start=1):
         is_last = number == len(steps)
         if status.st_uid not in owners:
@@ -159,25 +162,25 @@ def check_directory_contents(directory: Path, owners: Collection[int]) -> None:
                     raise _world_writable(entry.path, status, hint)
 
 
-def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _path_steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield every directory and symbolic link on the way to a path, and the path itself."""
-    here, left, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
-    yield here, here.lstat()
-    while left:
-        part = left.pop()
-        step = here.parent if part == ".." else here / part
+    current, remaining, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
+    yield current, current.lstat()
+    while remaining:
+        part = remaining.pop()
+        step = current.parent if part == ".." else current / part
         status = step.lstat()
         yield step, status
         if not stat.S_ISLNK(status.st_mode):
-            here = step
+            current = step
             continue
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         target = step.readlink()
         if target.is_absolute():
-            here = Path("/")
-        left += reversed([part for part in target.parts if part != "/"])
+            current = Path("/")
+        remaining += reversed([part for part in target.parts if part != "/"])
 
 
 def _is_world_writable(status: os.stat_result) -> bool:
@@ -205,6 +208,7 @@ def _file_type(status: os.stat_result) -> str:
 
 
 def _chown(owner: str, path: Path) -> str:
+    """Return the shell command that changes the owner of a path."""
     option = "-h " if path.is_symlink() else ""
     command = f"chown {option}{owner} {shlex.quote(str(path))}"
     return command if os.geteuid() == 0 else f"sudo {command}"
