@@ -67,7 +67,7 @@ class GatewayFailure(Failure):
 
 
 class Request:
-    """The request of the plugin; collects its response."""
+    """The request for one command. It also collects the parts of the response."""
 
     def __init__(self, raw: dict[str, Any]) -> None:
         #: The whole request.
@@ -84,7 +84,7 @@ class Request:
         self.event: dict[str, Any] = raw.get("event") or {}
         self.headers: dict[str, str] = self.event.get("headers") or {}
         self.payload: dict[str, Any] = raw.get("payload") or self.event.get("payload") or {}
-        self._answer: dict[str, Any] = {}
+        self._response: dict[str, Any] = {}
 
     @property
     def baggage(self) -> dict[str, Any]:
@@ -108,38 +108,39 @@ class Request:
         event: dict[str, Any] = {"type": kind, "payload": payload or {}}
         if dedupe_key is not None:
             event["dedupe_key"] = dedupe_key
-        self._answer.setdefault("events", []).append(event)
+        self._response.setdefault("events", []).append(event)
 
     def remember(self, **values: Any) -> None:
         """Update the plugin's state; the next request has it in `state`."""
-        self._answer.setdefault("state_updates", {}).update(values)
+        self._response.setdefault("state_updates", {}).update(values)
 
     def log(self, message: str, level: str = "info") -> None:
         """Add a line to Ductile's log: debug, info, warn or error."""
-        self._answer.setdefault("logs", []).append({"level": level, "message": message})
+        self._response.setdefault("logs", []).append({"level": level, "message": message})
 
     def attach(self, name: str, *, path: str | None = None, url: str | None = None, **about: Any) -> None:
         """Declare a file as an artifact; `about` may be media_type, size and sha256."""
         location = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow to load
-        self._answer.setdefault("artifacts", []).append({"name": name, **location, **about})
+        self._response.setdefault("artifacts", []).append({"name": name, **location, **about})
 
     def report_cost(self, cost: float) -> None:
         """Add to what the job has cost, in the currency of the operator's choice."""
-        self._answer["cost"] = self._answer.get("cost", 0) + cost
+        self._response["cost"] = self._response.get("cost", 0) + cost
 
     def gateway(self, url: str, token: str | None = None) -> Gateway:
-        """Ductile's own HTTP API, called on behalf of this job."""
+        """Return a client of Ductile's HTTP API that calls it on behalf of this job."""
         return Gateway(url, token, self.job_id)
 
     def succeeded(self, result: Any) -> dict[str, Any]:
-        blank = result is None or (isinstance(result, str) and not result.strip())
-        return {"status": "ok", "result": "done" if blank else result, **self._answer}
+        """Return the response of a job that succeeded, with the events and state collected so far."""
+        is_blank = result is None or (isinstance(result, str) and not result.strip())
+        return {"status": "ok", "result": "done" if is_blank else result, **self._response}
 
     def failed(self, message: str, *, retry: bool) -> dict[str, Any]:
         """Return the error response. Events and state collected so far have no effect, but are logged."""
         # A message may contain a file name that is not valid Unicode.
         text = message.encode("utf-8", "replace").decode() if message.strip() else "failed without a message"
-        return {"status": "error", "error": text, "retry": retry, **self._answer}
+        return {"status": "error", "error": text, "retry": retry, **self._response}
 
 
 class Plugin:
@@ -161,9 +162,9 @@ class Plugin:
         out = os.dup(1)
         os.dup2(2, 1)
         sys.stdout = sys.stderr
-        answer = self.answer(request)
+        response = self.answer(request)
         try:
-            data = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+            data = json.dumps(response, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
             message = f"the answer cannot be written as JSON: {error}"
             data = json.dumps(Request(request.raw).failed(message, retry=False)).encode()
@@ -172,6 +173,7 @@ class Plugin:
         sys.exit(self._exit_status)
 
     def answer(self, request: Request) -> dict[str, Any]:
+        """Run the command of a request and return its response."""
         handler = self._handlers.get(request.command)
         if handler is None:
             return request.failed(f"there is no command {request.command!r}", retry=False)
@@ -208,21 +210,22 @@ class Gateway:
             )
         data = None if body is None else json.dumps(body).encode()
         verb = method or ("GET" if body is None else "POST")
-        asked = urllib.request.Request(self._url + path, data=data, headers=self._headers, method=verb)  # noqa: S310 - checked above
+        http_request = urllib.request.Request(self._url + path, data=data, headers=self._headers, method=verb)  # noqa: S310 - checked above
         try:
-            with urllib.request.urlopen(asked, timeout=timeout) as answer:  # noqa: S310 - as above
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as refusal:
-            text = refusal.read().decode("utf-8", "replace")[:_MAX_QUOTED]
-            retry = refusal.code >= _SERVER_ERROR or refusal.code in _TRANSIENT
-            message = f"the gateway answers {verb} {path} with {refusal.code}: {text}"
-            raise GatewayFailure(message, status=refusal.code, retry=retry) from None
+            with urllib.request.urlopen(http_request, timeout=timeout) as response:  # noqa: S310 - as above
+                return json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            text = error.read().decode("utf-8", "replace")[:_MAX_QUOTED]
+            retry = error.code >= _SERVER_ERROR or error.code in _TRANSIENT
+            message = f"the gateway answers {verb} {path} with {error.code}: {text}"
+            raise GatewayFailure(message, status=error.code, retry=retry) from None
         except (OSError, ValueError) as error:
             message = f"the gateway does not answer {verb} {path}: {error}"
             raise GatewayFailure(message, status=0, retry=True) from None
 
 
 def _read_request() -> Request:
+    """Return the request on stdin. Exits if there is none, or one of another protocol."""
     try:
         raw = json.loads(sys.stdin.buffer.read())
     except ValueError as error:
