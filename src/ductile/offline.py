@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-#: How often a result is offered to a store that is full or locked, one second apart, before giving up.
+#: Attempts to store a result in a store that is full or locked, one second apart.
 _SETTLE_ATTEMPTS = 2
 _CLOCK = SystemClock()
 _RUN_NEEDS_DAEMON = "no daemon is running here, and only a daemon runs jobs of a store on PostgreSQL"
@@ -143,6 +143,7 @@ async def open_read_only(
 
 @asynccontextmanager
 async def _open_on_server(snapshot: Snapshot) -> AsyncIterator[OperationContext]:
+    """Open a store on PostgreSQL, beside the daemons that use it."""
     store = open_store(snapshot.state, clock=_CLOCK.now, rng=BufferedSystemRandom())
     try:
         yield OperationContext(
@@ -229,7 +230,7 @@ class OfflineRunResult(Value):
 
     #: The document that `job.show` returns.
     job: JsonObject
-    #: The response of the operation that submitted it.
+    #: The response of the operation that submitted the job.
     submitted: JsonObject
     stopped: OfflineStopCause | None
 
@@ -241,21 +242,21 @@ async def run_offline(
     fields: JsonObject,
     *,
     time_limit: timedelta | None = None,
-    ended: Callable[[JsonObject], None] = lambda _job: None,
+    on_ended: Callable[[JsonObject], None] = lambda _job: None,
     on_output: Callable[[OutputPiece], None] | None = None,
     on_submitted: Callable[[str], None] = lambda _job_id: None,
 ) -> OfflineRunResult:
-    """Submit one job with `operation` and run it here, with every job it leads to.
+    """Submit one job with `operation` and run it in this process, with every job that follows from it.
 
-    `ended` is called with the document of this job, or of each step of this run, when it has ended, and
-    `on_output` with what jobs print as it comes. After `time_limit`, or at the first stop signal, running
-    processes are ended and their jobs go back to the queue.
+    `on_ended` is called with the document of this job, or of each step of this run, when it has ended, and
+    `on_output` with the output of jobs while they run. After `time_limit`, or at the first stop signal,
+    running processes are ended and their jobs go back to the queue.
     """
     async with open_offline(config_path, environ, LockPurpose.RUN) as context:
         runner = WarmRunner()
-        live = LiveOutput(_CLOCK.now)
+        live_output = LiveOutput(_CLOCK.now)
         if on_output is not None:
-            live.listen(on_output)
+            live_output.listen(on_output)
         executor = Executor(
             context.store,
             runner,
@@ -263,7 +264,7 @@ async def run_offline(
             _CLOCK,
             JobSignals(SignalBus()),
             environ,
-            live=live,
+            live=live_output,
             settle_attempts=_SETTLE_ATTEMPTS,
         )
         try:
@@ -271,16 +272,16 @@ async def run_offline(
             job_id = str(submitted["job_id"])
             on_submitted(job_id)
             with _naming_job_in_errors(job_id):
-                # The job must be traceable to its configuration.
+                # The configuration is recorded, so that the job can be traced to it.
                 await record_config(context.store, context.snapshot(), ConfigOrigin.RUN)
-                with _stoppable(executor, time_limit) as stopped:
-                    await OfflineRunner(context, executor, ended).run(job_id)
+                with _stoppable(executor, time_limit) as stop_causes:
+                    await OfflineRunner(context, executor, on_ended).run(job_id)
         finally:
             await runner.close()
         return OfflineRunResult(
             job=await table.OPERATIONS["job.show"].run_to_json(context, {"job_id": job_id}),
             submitted=submitted,
-            stopped=stopped[0] if stopped else None,
+            stopped=stop_causes[0] if stop_causes else None,
         )
 
 
@@ -319,9 +320,9 @@ def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[lis
         causes.append(cause)
 
     with ExitStack() as at_exit:
-        for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, stop, OfflineStopCause.SIGNAL)
-            at_exit.callback(loop.remove_signal_handler, number)
+        for stop_signal in _STOP_SIGNALS:
+            loop.add_signal_handler(stop_signal, stop, OfflineStopCause.SIGNAL)
+            at_exit.callback(loop.remove_signal_handler, stop_signal)
         if time_limit is not None:
             timer = loop.call_later(time_limit.total_seconds(), stop, OfflineStopCause.TIMEOUT)
             at_exit.callback(timer.cancel)
@@ -329,21 +330,22 @@ def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[lis
 
 
 class OfflineRunner:
-    """Claims and runs the jobs of one tree as they are created, one after the other.
+    """Claims and runs a job and those that follow from it, one after the other.
 
     Before the first job of a plugin, the plugin's init runs if it has not run for this version.
     """
 
     def __init__(
-        self, context: OperationContext, executor: Executor, ended: Callable[[JsonObject], None]
+        self, context: OperationContext, executor: Executor, on_ended: Callable[[JsonObject], None]
     ) -> None:
         self._context = context
         self._store = context.store
         self._executor = executor
-        self._ended = ended
+        self._on_ended = on_ended
         self._owner = make_identity("cli")
         #: Ids of jobs that are not claimed yet.
         self._waiting: list[str] = []
+        #: Plugins whose init was run here, or was not pending.
         self._initialised: set[str] = set()
 
     async def run(self, job_id: str) -> None:
@@ -357,13 +359,13 @@ class OfflineRunner:
             self._waiting = [step.id for step in steps if step.status is JobStatus.QUEUED]
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            # One by one: after a crash, claimed jobs that had not started would be orphans.
+            # Each job is claimed just before it runs: a crash would leave others claimed, as if they had run.
             for next_id in batch:
                 await self._initialise(next_id)
                 await self._run_one(next_id)
                 job = await self._store.get_job(next_id)
                 if job is not None and job.status in TERMINAL and job_id in (job.id, job.run_id):
-                    self._ended(to_builtins(listed_job(self._context, job)))
+                    self._on_ended(to_builtins(listed_job(self._context, job)))
 
     async def _initialise(self, job_id: str) -> None:
         """Run the plugin's init if it is pending. A failed init does not prevent the job."""

@@ -293,7 +293,7 @@ def run_in_process(
             operation or invocation.action.operation,
             fields,
             time_limit=limit,
-            ended=on_end,
+            on_ended=on_end,
             on_output=on_output,
             on_submitted=on_submitted,
         )
