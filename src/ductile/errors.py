@@ -5,9 +5,9 @@
     ├── ConfigError             the configuration cannot be used; carries every problem found
     │   └── IntegrityError      a sealed file was changed or never sealed
     ├── NotFoundError           no such plugin, job, key, ...
-    ├── ConflictError           the thing is not in a state that allows this
-    ├── GoneError               it existed, and retention has removed it
-    ├── RefusedError            well-formed, but not acceptable
+    ├── ConflictError           the object is not in a state that allows this
+    ├── GoneError               the object existed, and retention has removed it
+    ├── RefusedError            the request is well-formed, but not acceptable
     ├── DeniedError             the caller, or this program, may not do this
     ├── UnauthorizedError       the caller is not authenticated
     ├── MisdirectedError        the request was meant for another host
@@ -19,17 +19,17 @@
     ├── LimitReachedError       the caller's token has used up one of its limits
     ├── TooBusyError            no capacity now: try again
     ├── DaemonNotRunningError   there is no daemon to talk to
-    └── StoreError              the job store
+    └── StoreError              the job store cannot be used
         ├── StoreBusyError      full queue or a lock held: try again
-        │   └── ContendedError  another transaction was first: tried again
+        │   └── ContendedError  another transaction was first: the verb is tried again
         ├── StoreFullError      the disk is full: nothing was lost, free some space
-        ├── StoreSchemaError    written by a newer Ductile, or by something else
+        ├── StoreSchemaError    written by a newer Ductile, or by another program
         └── StoreFailedError    corrupt, or an I/O error: nothing more is written
 
 Faults of a *plugin* are not exceptions but data: an `Outcome` (`ductile.core.jobs.model`).
 
 Each class has a stable code, which one table maps to the HTTP status and the exit status. The message names
-the fault, and the hint what to do about it.
+the fault, the hint names a remedy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Exit(IntEnum):
     TRY_AGAIN = 75
     DENIED = 77
     CONFIG = 78
-    #: As shells report a process that SIGINT ended.
+    #: The status that shells report for a process that SIGINT ended.
     INTERRUPTED = 130
 
 
@@ -69,14 +69,14 @@ class Problem:
 
     @property
     def location(self) -> str:
-        """`file:line:column` as far as known, as editors recognise it."""
+        """The position as `file:line:column`, as far as known, in the form that editors recognise."""
         parts = [part for part in (self.file, self.line, self.column) if part is not None]
         return ":".join(str(part) for part in parts)
 
 
 @dataclass(eq=False)
 class DuctileError(Exception):
-    """The root of all errors: a message, a stable code, and a hint what to do."""
+    """The root of all errors: a message, a stable code, and a hint that names a remedy."""
 
     message: str
     hint: str | None = None
@@ -226,20 +226,20 @@ STATUSES: dict[str, tuple[int, Exit]] = {
 }
 
 
-#: No space on the disk, or the user's quota is used up.
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def is_full(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
+    """Return whether the error means that no space is left, or the user's quota is used up."""
     return error.errno in _DISK_FULL
 
 
-def file_error(what: str, error: OSError, *, hint: str | None = None) -> DuctileError:
+def file_error(failure: str, error: OSError, *, hint: str | None = None) -> DuctileError:
     """Return the error for a failed file operation: StoreFullError if the disk is full, else DeniedError.
 
-    `what` names the operation and the file, such as `cannot write demo/.env`: the system's own error can name
-    a temporary file, or none.
+    `failure` names the operation and the file, such as `cannot write demo/.env`: the system's own error can
+    name a temporary file, or none.
     """
-    if is_full(error):
-        return StoreFullError(f"{what}: the disk is full", hint="Free some space, then try again.")
-    return DeniedError(f"{what}: {error.strerror}", hint=hint)
+    if is_disk_full(error):
+        return StoreFullError(f"{failure}: the disk is full", hint="Free some space, then try again.")
+    return DeniedError(f"{failure}: {error.strerror}", hint=hint)

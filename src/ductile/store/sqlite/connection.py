@@ -17,7 +17,7 @@ from ductile.errors import (
     StoreFailedError,
     StoreFullError,
     StoreSchemaError,
-    is_full,
+    is_disk_full,
 )
 
 #: "Duct": distinguishes our files from other SQLite files.
@@ -135,7 +135,7 @@ def translated(path: Path) -> Iterator[None]:
 
 def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
     """Return our error for one of SQLite or the system."""
-    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and is_full(error)):
+    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and is_disk_full(error)):
         return StoreFullError(
             f"the disk that holds {path} is full",
             hint="Free some space, then try again. Nothing that was accepted is lost.",
