@@ -54,7 +54,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 async def serve(
     config_path: str | None, environ: Mapping[str, str], *, subscribers: tuple[Subscriber, ...] = ()
 ) -> None:
-    """Run the daemon until it is stopped. Raises the error that ended it, if one did."""
+    """Run the daemon until it is stopped. Raises the error that ended it, if there was one."""
     _disable_core_dumps()
     snapshot, config_file = _load_config(config_path, environ)
     location = snapshot.state
@@ -93,7 +93,7 @@ async def serve(
         renew_lock=lock.renew,
     )
     engine = Engine(deps, snapshot)
-    # The active configuration, not one that a reload has refused.
+    # The engine has the active configuration, not one that a reload has refused.
     signals.subscribe(lambda _: _apply_log_settings(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
         lock.hold_database()
@@ -110,7 +110,7 @@ async def serve(
 
 
 def _disable_core_dumps() -> None:
-    """A core dump of this process would contain every secret of the configuration.
+    """Forbid core dumps of this process: they would contain every secret of the configuration.
 
     Plugins inherit the soft limit. The hard limit stays, so that a plugin can raise its own.
     """
@@ -121,14 +121,15 @@ def _disable_core_dumps() -> None:
 def _load_config(config_path: str | None, environ: Mapping[str, str]) -> tuple[Snapshot, Path]:
     """Return the compiled configuration and its file.
 
-    In a function of its own: the parsed configuration contains every secret and is freed on return.
+    This is a function of its own, because the parsed configuration contains every secret and is freed on
+    return.
     """
     opened = open_configuration(config_path, environ)
     return opened.snapshot, opened.loaded.path
 
 
 def _apply_log_settings(log: LogWriter, snapshot: Snapshot) -> None:
-    """Without `service.log_format`, logs are short text on a terminal and JSON elsewhere."""
+    """Set level and format of the log. The default format is short text on a terminal and JSON elsewhere."""
     section = snapshot.redacted.get("service") if isinstance(snapshot.redacted, dict) else None
     style = LogFormat.TERMINAL if sys.stdout.isatty() else LogFormat.JSON
     if isinstance(section, dict) and section.get("log_format") is not None:
@@ -157,8 +158,8 @@ async def _serve_with(
     operations = {**table.bind_operations(context), CONFIG_PATH_OPERATION: config_path_operation(config_file)}
     control = ControlServer(socket, operations, deps.signals, waiting=table.WAITING)
     loop = asyncio.get_running_loop()
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, engine.stop)
+    for stop_signal in _STOP_SIGNALS:
+        loop.add_signal_handler(stop_signal, engine.stop)
     loop.add_signal_handler(signal.SIGHUP, engine.reloader.reload_in_background)
 
     def ready() -> None:
@@ -178,7 +179,7 @@ async def _serve_with(
 
 
 def tune_garbage_collector() -> None:
-    """Exempt everything loaded so far from collection, and collect seldom.
+    """Exempt all present objects from collection, and collect seldom.
 
     Requests and jobs free their objects by reference counting; only tracebacks form cycles.
     """

@@ -26,8 +26,10 @@ _API, _WEBHOOKS = "api", "webhooks"
 
 
 class ListenerServer(Protocol):
+    """The HTTP server of one listener."""
+
     async def bind(self) -> None:
-        """Bind the address. Raises a `DuctileError` if that is not possible."""
+        """Bind the address. Raises DuctileError if that is not possible."""
         ...
 
     async def start(self) -> None:
@@ -35,7 +37,7 @@ class ListenerServer(Protocol):
         ...
 
     def on_switched(self) -> None:
-        """Apply a new configuration to what is open: end streams that it no longer admits."""
+        """Apply a new configuration to open connections: end streams that it no longer admits."""
         ...
 
     async def stop(self) -> None:
@@ -44,7 +46,10 @@ class ListenerServer(Protocol):
 
 
 class Listeners:
-    """Implements `ductile.engine.deps.NetworkListeners`. None are open outside `serving`."""
+    """The open listeners; none is open outside `serving`.
+
+    Implements `ductile.engine.deps.NetworkListeners`.
+    """
 
     def __init__(self, signals: SignalBus) -> None:
         self._signals = signals
@@ -72,9 +77,10 @@ class Listeners:
 
     @asynccontextmanager
     async def switched_to(self, snapshot: Snapshot) -> AsyncIterator[None]:
-        """Entering binds new listeners, or raises; leaving starts them and closes those not configured.
+        """On entry bind the new listeners of a snapshot; on exit start them and close the others.
 
-        Leaving with an error, because the snapshot was not activated, changes nothing.
+        Entry raises if an address cannot be bound. An exit by an exception changes nothing: the snapshot was
+        not activated.
         """
         if self._context is None:  # The daemon is stopping.
             yield
@@ -94,11 +100,12 @@ class Listeners:
             server.on_switched()
 
     async def check(self, snapshot: Snapshot) -> None:
-        """Raise what entering `switched_to` would raise."""
+        """Raise the error with which `switched_to` would fail."""
         if self._context is not None:
             await _stop_all(await self._bind_new(snapshot, self._context))
 
     async def _bind_new(self, snapshot: Snapshot, context: OperationContext) -> dict[str, ListenerServer]:
+        """Return bound servers for the configured listeners that are not open, by name."""
         new: dict[str, ListenerServer] = {}
         try:
             for name, address in _configured_addresses(snapshot).items():

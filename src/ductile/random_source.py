@@ -6,7 +6,7 @@ import os
 from io import BytesIO
 from random import SystemRandom
 
-_PAGE = 4096
+_PAGE_BYTES = 4096
 
 
 class BufferedSystemRandom(SystemRandom):
@@ -19,16 +19,17 @@ class BufferedSystemRandom(SystemRandom):
 
     def __init__(self) -> None:
         super().__init__()
-        self._draw = BytesIO().read
+        #: Reads from the present page; returns fewer bytes at its end.
+        self._read_page = BytesIO().read
 
     def getrandbits(self, k: int, /) -> int:
         size = (k + 7) // 8
         return int.from_bytes(self.randbytes(size), "big") >> (size * 8 - k)
 
     def randbytes(self, n: int) -> bytes:
-        drawn = self._draw(n)
+        drawn = self._read_page(n)
         if len(drawn) < n:
-            page = BytesIO(os.urandom(max(_PAGE, n)))
+            page = BytesIO(os.urandom(max(_PAGE_BYTES, n)))
             drawn = page.read(n)
-            self._draw = page.read
+            self._read_page = page.read
         return drawn

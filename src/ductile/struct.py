@@ -1,6 +1,6 @@
 """The base of all values: frozen, slotted, built by keywords, compared by content.
 
-They are msgspec structs and no dataclasses: classes are created ten times as fast and values several times
+They are msgspec structs, not dataclasses: classes are created ten times as fast and values several times
 as fast, which matters at every start and in every job. Mutable objects are dataclasses, or plain structs
 where each request creates one.
 """
@@ -39,7 +39,7 @@ class Value(Struct, frozen=True):
 
 
 def about(description: str) -> Meta:
-    """Describe a field in its annotation."""
+    """Return an annotation that describes a field in schemas and documentation."""
     return Meta(description=description)
 
 
@@ -56,7 +56,7 @@ class DescribedEnum(StrEnum):
 
 
 def hide_in_repr(*names: str) -> Callable[[Class], Class]:
-    """Omit fields that can contain secrets from the `repr` of a class."""
+    """Return a class decorator that omits fields that can contain secrets from the `repr` of its values."""
 
     def repr_without_names(value: Any) -> str:
         visible = [name for name in value.__struct_fields__ if name not in names]
