@@ -88,7 +88,7 @@ def interpret(result: ProcessResult, script: Script | None = None) -> Interpreta
 def mask_state_secrets(outcome: Outcome) -> Outcome:
     """Mask values under secret-looking keys in the `state_updates` of the output that is kept in the log.
 
-    The state keeps them. The log is shown to everyone who may read jobs, and it stays when the state changes.
+    The state keeps the values. The log is shown to everyone who may read jobs, and it outlives the values.
     """
     stdout = outcome.evidence.stdout
     if stdout is None or outcome.evidence.output is not OutputFormat.PROTOCOL or _STATE_KEY not in stdout:
@@ -140,7 +140,7 @@ def _interpret_result(result: ProcessResult, script: Script | None) -> Interpret
         case StoppedOnRequest(output=output) if (
             script is not None and script.output is not OutputFormat.PROTOCOL
         ):
-            # Many programs exit with 0 when they are told to stop: that is not a success.
+            # Many programs exit with 0 after a stop signal: that is not a success.
             return Interpretation(outcome=Requeued(evidence=_evidence(output)), warnings=_warnings(output))
         case Exited(output=output):
             return _interpret_output(output, stopped=False)

@@ -82,7 +82,7 @@ class OrphanProcess(Value):
 
 
 class CleanupResult(Value):
-    """The orphans that were killed, and those still alive. Jobs of live orphans must not be started."""
+    """The killed orphans, and those that are still alive. Jobs of live orphans must not be started."""
 
     ended: tuple[OrphanProcess, ...]
     alive: tuple[OrphanProcess, ...] = ()

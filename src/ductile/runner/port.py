@@ -169,7 +169,7 @@ class Exited(Value):
 
 
 class DeadlinePassed(Value):
-    """The process was running at its deadline and was ended, whatever it had printed."""
+    """The process was running at its deadline and was ended, even if it had printed a response."""
 
     output: ProcessOutput
     timeout: timedelta

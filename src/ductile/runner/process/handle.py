@@ -21,7 +21,7 @@ from ductile.runner.port import ExitStatus
 OnExit = Callable[[], None]
 #: Above this number of candidate pids, scanning /proc is faster than probing each.
 _MAX_PROBED_PIDS = 50
-#: Each watched process costs a descriptor, and a plugin may leave thousands behind.
+#: Members that are watched at a time: each costs a descriptor, and a plugin may leave thousands behind.
 MAX_WATCHED = 16
 
 

@@ -190,7 +190,7 @@ class BoundedReader:
         os.close(descriptor)
 
     def read_available(self) -> None:
-        """Read what is in the pipe, up to the cap."""
+        """Read the bytes that are in the pipe now, up to the cap."""
         while self._size < self._cap and self._read():
             pass
 

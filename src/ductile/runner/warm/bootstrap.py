@@ -201,7 +201,7 @@ def end_process(status: int, preloaded: frozenset[str], finalisable: Sequence[An
             threading._shutdown()
     atexit: Any = sys.modules.get("atexit")
     if atexit is not None:
-        with suppress(BaseException):  # before 3.10 it also raises what it has printed already
+        with suppress(BaseException):  # before 3.10 it also raises the exception that it has printed
             atexit._run_exitfuncs()
     if len(sys._current_frames()) > 1 or not flush_streams() or find_finalisable(finalisable):
         let_interpreter_finalise(status)
