@@ -1,1 +1,1 @@
-"""Byte formats: what is read from and written to files, pipes and sockets, decoded strictly."""
+"""Byte formats of files, pipes and sockets. They are decoded strictly."""

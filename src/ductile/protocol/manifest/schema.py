@@ -29,7 +29,7 @@ _TYPES = {
     "null": "null",
 }
 #: Keywords of JSON Schema with the type of their value, which no field of the compact form has.
-_STRUCTURAL: dict[str, type] = {
+_STRUCTURAL_KEYWORDS: dict[str, type] = {
     **dict.fromkeys(("properties", "patternProperties", "$defs"), dict),
     **dict.fromkeys(("required", "enum", "allOf", "anyOf", "oneOf"), list),
     "additionalProperties": bool,
@@ -48,7 +48,8 @@ def to_json_schema(written: dict[str, JsonValue] | bool) -> JsonSchema:
 
 
 def _is_json_schema(written: dict[str, JsonValue]) -> bool:
-    if any(isinstance(written.get(word), shape) for word, shape in _STRUCTURAL.items()):
+    """Return whether the mapping is JSON Schema, not the compact form."""
+    if any(isinstance(written.get(keyword), expected) for keyword, expected in _STRUCTURAL_KEYWORDS.items()):
         return True
     if "$schema" in written or "$ref" in written:
         return True
