@@ -9,7 +9,13 @@ from ductile.admin.config import open_configuration
 from ductile.config.load import SealMode
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError, Problem
-from ductile.plugins.catalogue import PluginEntry, PluginStanding, find_entry, found_entry, list_entries
+from ductile.plugins.catalogue import (
+    PluginEntry,
+    PluginStanding,
+    find_entry,
+    list_entries,
+    unconfigured_entry,
+)
 from ductile.plugins.discovery import load_directory
 from ductile.plugins.shipped import shipped_names
 from ductile.protocol.manifest.model import MANIFEST_FILE
@@ -75,7 +81,7 @@ def check_plugins(
 ) -> PluginCheck:
     """Check all plugins, one by its name, or the plugin in a directory anywhere."""
     if target is not None and is_plugin_directory(target):
-        entry = found_entry(load_directory(Path(target)))
+        entry = unconfigured_entry(load_directory(Path(target)))
         return PluginCheck(plugins=(entry,), warnings=_missing_interpreters((entry,)))
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entries = list_entries(opened.snapshot, opened.discovery)

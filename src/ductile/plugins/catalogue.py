@@ -56,14 +56,14 @@ def standing_of(plugin: PluginInstance) -> PluginStanding:
 def list_entries(snapshot: Snapshot, discovery: Discovery | None = None) -> tuple[PluginEntry, ...]:
     """Return every plugin: those of the configuration, then others that are installed.
 
-    With the result of a discovery, also those that it refused, and why.
+    With the result of a discovery, the plugins that it refused are included.
     """
     configured = [_configured_entry(instance, discovery) for instance in snapshot.plugins.values()]
     others: list[InstalledPlugin | RefusedPlugin] = [*snapshot.available.values()]
     if discovery is not None:
         used = {instance.uses for instance in snapshot.plugins.values() if not instance.is_script}
         others += [plugin for name, plugin in discovery.refused.items() if name not in used]
-    return (*configured, *map(found_entry, sorted(others, key=lambda plugin: plugin.name)))
+    return (*configured, *map(unconfigured_entry, sorted(others, key=lambda plugin: plugin.name)))
 
 
 def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None) -> PluginEntry:
@@ -74,7 +74,7 @@ def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None
     entries = list_entries(snapshot, discovery)
     used_by = [entry for entry in entries if entry.configured and entry.uses == name and entry.name != name]
     instances = tuple(entry.name for entry in used_by)
-    for entry in (*entries, *map(found_entry, load_shipped([name]))):
+    for entry in (*entries, *map(unconfigured_entry, load_shipped([name]))):
         if entry.name == name:
             return replace(entry, instances=instances)
     if used_by:
@@ -85,7 +85,7 @@ def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None
     raise NotFoundError(f"there is no plugin {name!r}", hint=hint)
 
 
-def found_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
+def unconfigured_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
     """Return the entry of a plugin on disk that the configuration does not name."""
     entry = PluginEntry(
         name=plugin.name,

@@ -20,7 +20,7 @@ def shipped_root() -> Path | None:
 
 
 def shipped_names() -> tuple[str, ...]:
-    """Return the names of all shipped plugins, which are those of their directories."""
+    """Return the names of all shipped plugins: the names of their directories."""
     root = shipped_root()
     if root is None:
         return ()
