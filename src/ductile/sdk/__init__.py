@@ -124,7 +124,7 @@ class Request:
         self._response.setdefault("artifacts", []).append({"name": name, **location, **about})
 
     def report_cost(self, cost: float) -> None:
-        """Add to what the job has cost, in the currency of the operator's choice."""
+        """Add to the cost of the job, in the currency of the operator's choice."""
         self._response["cost"] = self._response.get("cost", 0) + cost
 
     def gateway(self, url: str, token: str | None = None) -> Gateway:
