@@ -56,7 +56,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One fault in a file: its position, what was found and what was expected."""
+    """One fault in a file: its position, the written and the expected value."""
 
     message: str
     file: str | None = None

@@ -308,7 +308,7 @@ def _naming_job_in_errors(job_id: str) -> Iterator[None]:
 
 @contextmanager
 def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[list[OfflineStopCause]]:
-    """Within the context, stop signals and the timeout end what runs: gracefully at first, then at once.
+    """Within the context, stop signals and the timeout end processes: gracefully at first, then at once.
 
     Yields the list of causes, in the order in which they occur.
     """
