@@ -323,7 +323,11 @@ def _not_started(key: ServerKey, error: OSError) -> UnusableInterpreter:
 
 
 def _start_program(key: ServerKey, control: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the interpreter of a key with the program of the fork server."""
+    """Start the interpreter of a key with the program of the fork server.
+
+    The descriptor is read here, in the thread. If the thread starts only after `control` was closed, the
+    descriptor is invalid, so no process is started.
+    """
     return subprocess.Popen(
         [key.interpreter, SERVER_PROGRAM, str(control.fileno()), *key.preload],
         stdin=subprocess.DEVNULL,
