@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from builders.browsers import a_browser, a_tab
-from builders.dashboards import TOKEN, a_dashboard_place
+from builders.dashboards import TOKEN, a_dashboard_workspace
 from builders.http import an_api
 from builders.many_jobs import fill_store
 
@@ -22,9 +22,9 @@ IMAGES = Path(__file__).parent / "images"
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
-        place = a_dashboard_place(home)
-        fill_store(place, 5_000)
-        with an_api(place) as api, a_browser() as browser:
+        workspace = a_dashboard_workspace(home)
+        fill_store(workspace, 5_000)
+        with an_api(workspace) as api, a_browser() as browser:
             failed = api.post("/pipeline/broken")["job_id"]
             api.ended(failed)
             payload = {"customer": "Ada", "until": str(home / "go"), "total": 30}

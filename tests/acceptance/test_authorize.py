@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import PATIENCE, Place, a_daemon, a_place, answering
+from builders.daemons import PATIENCE, Workspace, a_daemon, a_workspace, answering
 from builders.plugins import a_manifest, a_plugin
 from builders.shipped import ROOT
 from builders.terminal import DUCTILE
@@ -33,8 +33,8 @@ def service() -> Iterator[FakeWithings]:
         yield service
 
 
-def a_place_with(directory: Path, service: FakeWithings, **config: str) -> Place:
-    place = a_place(directory)
+def a_workspace_with(directory: Path, service: FakeWithings, **config: str) -> Workspace:
+    workspace = a_workspace(directory)
     settings: dict[str, Any] = {
         "client_id": service.client_id,
         "client_secret": service.client_secret,
@@ -43,11 +43,11 @@ def a_place_with(directory: Path, service: FakeWithings, **config: str) -> Place
         **config,
     }
     retry = "{max_attempts: 4, backoff_base: 1ms}"
-    place.config.write_text(
+    workspace.config.write_text(
         f"plugin_roots: [{ROOT}]\n"
         f"plugins:\n  withings: {{retry: {retry}, config: {json.dumps(settings)}}}\n  echo: {{}}\n"
     )
-    return place
+    return workspace
 
 
 class Authorizing:
@@ -73,10 +73,10 @@ class Authorizing:
 
 
 @contextmanager
-def authorizing(place: Place, *words: str) -> Iterator[Authorizing]:
+def authorizing(workspace: Workspace, *words: str) -> Iterator[Authorizing]:
     process = subprocess.Popen(
-        [DUCTILE, "plugin", "authorize", "withings", "--config", str(place.config), *words],
-        env={"PATH": os.environ["PATH"], "HOME": str(place.config.parent), "LANG": "C.UTF-8"},
+        [DUCTILE, "plugin", "authorize", "withings", "--config", str(workspace.config), *words],
+        env={"PATH": os.environ["PATH"], "HOME": str(workspace.config.parent), "LANG": "C.UTF-8"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -108,24 +108,24 @@ def agree(url: str) -> str:
         return str(page.read().decode())
 
 
-def polled(place: Place) -> str:
-    return str(place.said("run", "withings", "poll")["result"]["result"])
+def polled(workspace: Workspace) -> str:
+    return str(workspace.json("run", "withings", "poll")["result"]["result"])
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["daemon", "offline"])
 def test_an_account_is_connected_by_a_browser(running: bool, service: FakeWithings, tmp_path: Path) -> None:
     """The browser returns to a port of this machine. With a daemon and without one."""
-    place = a_place_with(tmp_path, service)
+    workspace = a_workspace_with(tmp_path, service)
     service.weigh(80)
 
     def connect() -> None:
-        with authorizing(place) as waiting:
+        with authorizing(workspace) as waiting:
             assert "You can close this page" in agree(waiting.url())
             assert waiting.end() == (0, "withings is connected.\n")
-        assert polled(place) == "1 new"
+        assert polled(workspace) == "1 new"
 
     if running:
-        with a_daemon(place):
+        with a_daemon(workspace):
             connect()
     else:
         connect()
@@ -133,25 +133,25 @@ def test_an_account_is_connected_by_a_browser(running: bool, service: FakeWithin
 
 def test_no_token_and_no_verifier_is_shown(service: FakeWithings, tmp_path: Path) -> None:
     """Neither in jobs nor in the state; the code is in the payload, and can be used once."""
-    place = a_place_with(tmp_path, service)
-    with authorizing(place) as waiting:
+    workspace = a_workspace_with(tmp_path, service)
+    with authorizing(workspace) as waiting:
         agree(waiting.url())
         waiting.end()
     tokens = [*service.grants[0].access_tokens, *service.grants[0].refresh_tokens]
     (exchange,) = service.calls_to("/v2/oauth2")
     hidden = [*tokens, exchange.form["code_verifier"], service.client_secret]
-    shown = [json.dumps(place.said("plugin", "state", "withings"))]
-    jobs = place.said("job", "list")["jobs"]
+    shown = [json.dumps(workspace.json("plugin", "state", "withings"))]
+    jobs = workspace.json("job", "list")["jobs"]
     assert [job["command"] for job in jobs] == ["oauth_callback", "oauth_start"]
-    shown += [json.dumps(place.said("job", "show", job["job_id"])) for job in jobs]
-    shown += [place.ductile("job", "logs", job["job_id"], "--json").out for job in jobs]
+    shown += [json.dumps(workspace.json("job", "show", job["job_id"])) for job in jobs]
+    shown += [workspace.ductile("job", "logs", job["job_id"], "--json").out for job in jobs]
     assert not [text for text in hidden if any(text in each for each in shown)]
 
 
 def test_the_address_can_be_pasted(service: FakeWithings, tmp_path: Path) -> None:
     """The browser runs on another machine. What is no such address is named, and asked for again."""
-    place = a_place_with(tmp_path, service)
-    with authorizing(place, "--no-browser") as waiting:
+    workspace = a_workspace_with(tmp_path, service)
+    with authorizing(workspace, "--no-browser") as waiting:
         address = agree_elsewhere(waiting.url())
         assert waiting.process.stdin is not None
         waiting.process.stdin.write("https://example.com/?nothing=1\n")
@@ -164,22 +164,22 @@ def test_the_address_can_be_pasted(service: FakeWithings, tmp_path: Path) -> Non
 
 def test_an_authorisation_can_be_completed_later(service: FakeWithings, tmp_path: Path) -> None:
     """For a redirect address that this machine cannot listen at: begin, agree, then --code."""
-    place = a_place_with(tmp_path, service, redirect_uri=PUBLIC)
-    with authorizing(place) as waiting:
+    workspace = a_workspace_with(tmp_path, service, redirect_uri=PUBLIC)
+    with authorizing(workspace) as waiting:
         address = agree_elsewhere(waiting.url())
         assert address.startswith(PUBLIC)
         status, _ = waiting.end("")
         assert status == 2
-    assert place.ductile("plugin", "authorize", "withings", "--code", address).status == 0
-    assert polled(place) == "0 new"
-    again = place.ductile("plugin", "authorize", "withings", "--code", address.replace("code=", "code=x"))
+    assert workspace.ductile("plugin", "authorize", "withings", "--code", address).status == 0
+    assert polled(workspace) == "0 new"
+    again = workspace.ductile("plugin", "authorize", "withings", "--code", address.replace("code=", "code=x"))
     assert again.status == 1
     assert "completed already" in again.err
 
 
 def test_a_redirect_of_another_authorisation_is_passed_over(service: FakeWithings, tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, service)
-    with authorizing(place) as waiting:
+    workspace = a_workspace_with(tmp_path, service)
+    with authorizing(workspace) as waiting:
         url = waiting.url()
         address = agree_elsewhere(url)
         for wrong in (re.sub(r"state=\w", "state=!", address), address.replace("/callback", "/favicon.ico")):
@@ -192,21 +192,21 @@ def test_a_redirect_of_another_authorisation_is_passed_over(service: FakeWithing
 
 
 def test_a_refusal_of_the_user_is_reported(service: FakeWithings, tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, service)
+    workspace = a_workspace_with(tmp_path, service)
     service.denies = True
-    with authorizing(place) as waiting:
+    with authorizing(workspace) as waiting:
         assert "Not authorised" in agree(waiting.url())
         assert waiting.end()[0] == 1
         assert "access_denied" in waiting.shown
 
 
 def test_a_dry_run_prints_the_address_and_stores_nothing(service: FakeWithings, tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, service)
-    shown = place.ductile("plugin", "authorize", "withings", "--dry-run")
+    workspace = a_workspace_with(tmp_path, service)
+    shown = workspace.ductile("plugin", "authorize", "withings", "--dry-run")
     assert shown.status == 0
     assert shown.out.startswith(f"{service.url}/oauth2_user/authorize2?")
-    assert place.said("job", "list")["jobs"] == []
-    assert place.said("plugin", "state", "withings")["state"] == {}
+    assert workspace.json("job", "list")["jobs"] == []
+    assert workspace.json("plugin", "state", "withings")["state"] == {}
 
 
 @pytest.mark.parametrize(
@@ -220,8 +220,8 @@ def test_a_dry_run_prints_the_address_and_stores_nothing(service: FakeWithings, 
     ],
 )
 def test_mistakes_are_named(words: tuple[str, ...], told: str, service: FakeWithings, tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, service)
-    ran = place.ductile("plugin", "authorize", *words)
+    workspace = a_workspace_with(tmp_path, service)
+    ran = workspace.ductile("plugin", "authorize", *words)
     assert ran.status in (1, 2)
     assert told in ran.err
     assert "Traceback" not in ran.err
@@ -235,19 +235,19 @@ def test_a_grant_survives_the_death_of_the_plugin_and_of_the_daemon(
     state still has it. The provider gives no grace.
     """
     service.rotation = Rotation.STRICT
-    place = a_place_with(tmp_path, service)
-    with authorizing(place) as waiting:
+    workspace = a_workspace_with(tmp_path, service)
+    with authorizing(workspace) as waiting:
         agree(waiting.url())
         assert waiting.end()[0] == 0
     service.expire_access_tokens()
     service.weigh(80)
-    with a_daemon(place) as daemon:
+    with a_daemon(workspace) as daemon:
         killed: list[int] = []
 
         def kill(call: Call) -> None:
             is_new = service.calls_to("/v2/oauth2")[1:] and call.path == "/measure"
             if is_new and not killed:
-                victims = [int(pid) for pid in processes_of(place)]
+                victims = [int(pid) for pid in processes_of(workspace)]
                 killed.extend(victims)
                 if victim == "both":
                     daemon.process.send_signal(signal.SIGKILL)
@@ -256,24 +256,24 @@ def test_a_grant_survives_the_death_of_the_plugin_and_of_the_daemon(
                         os.kill(pid, signal.SIGKILL)
 
         service.before = kill
-        submitted = place.said("run", "withings", "poll", "--no-wait")
+        submitted = workspace.json("run", "withings", "poll", "--no-wait")
         if victim == "both":
             daemon.process.wait(PATIENCE)
         else:
-            job = place.said("job", "wait", submitted["job_id"])
+            job = workspace.json("job", "wait", submitted["job_id"])
             assert (job["status"], job["execution"]) == ("succeeded", 2)
         assert killed
     if victim == "both":
-        with a_daemon(place):
-            assert place.said("job", "wait", submitted["job_id"])["status"] == "succeeded"
-    grant = place.said("plugin", "state", "withings")["state"]["oauth"]["grant"]
+        with a_daemon(workspace):
+            assert workspace.json("job", "wait", submitted["job_id"])["status"] == "succeeded"
+    grant = workspace.json("plugin", "state", "withings")["state"]["oauth"]["grant"]
     assert grant["number"] == 2, "what the killed process had obtained is in the state"
     assert len(service.calls_to("/v2/oauth2")) == 2, "one exchange, one refresh"
 
 
-def processes_of(place: Place) -> Iterator[str]:
+def processes_of(workspace: Workspace) -> Iterator[str]:
     """The processes that run the plugin of this place."""
-    wanted = f"DUCTILE_DATA_DIR={place.config.parent}".encode()
+    wanted = f"DUCTILE_DATA_DIR={workspace.config.parent}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -286,11 +286,11 @@ def processes_of(place: Place) -> Iterator[str]:
 
 def test_what_a_service_sends_does_not_control_the_terminal(tmp_path: Path) -> None:
     """The code and the address of the device flow come from the service."""
-    place = a_place(tmp_path, "  lamp: {}\n")
+    workspace = a_workspace(tmp_path, "  lamp: {}\n")
     sent = {"flow": "device", "user_code": "\x1b]0;owned\x07AB-12", "url": "https://x.example/\x1b[2J"}
     script = answering({"status": "ok", "result": {**sent, "expires_in": 0}})
     manifest = a_manifest("lamp").replace("health]", "health, oauth_start, oauth_callback]")
-    a_plugin(place.config.parent / "plugins", "lamp", manifest=manifest, script=script)
-    ran = place.ductile("plugin", "authorize", "lamp", "--device")
+    a_plugin(workspace.config.parent / "plugins", "lamp", manifest=manifest, script=script)
+    ran = workspace.ductile("plugin", "authorize", "lamp", "--device")
     assert "AB-12" in ran.err, ran
     assert "\x1b" not in ran.err

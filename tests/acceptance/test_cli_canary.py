@@ -11,7 +11,7 @@ import pytest
 
 from builders.plugins import a_plugin
 from builders.postgres import store_url, with_password
-from builders.terminal import Ran
+from builders.terminal import CommandResult
 from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
 
@@ -91,15 +91,15 @@ class Place(NamedTuple):
 
     directory: Path
 
-    def ductile(self, *words: str) -> Ran:
+    def ductile(self, *words: str) -> CommandResult:
         environ = {"FROM_ENVIRONMENT": CANARIES["variable"], "DUCTILE_CONFIG_DIR": str(self.directory)}
         out, err = io.StringIO(), io.StringIO()
         status = run(words, environ, out, err)
-        return Ran(status=status, out=out.getvalue(), err=err.getvalue())
+        return CommandResult(status=status, out=out.getvalue(), err=err.getvalue())
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.chdir(tmp_path)
     a_plugin(tmp_path / "plugins")
     (tmp_path / "config.yaml").write_text(CONFIG)
@@ -123,20 +123,20 @@ def lines() -> list[list[str]]:
 
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
 @pytest.mark.parametrize("store", ["a server", "no server", "a file"])
-def test_no_command_shows_a_secret(place: Place, store: str, form: list[str]) -> None:
+def test_no_command_shows_a_secret(workspace: Place, store: str, form: list[str]) -> None:
     """In no output, as text or JSON, good or bad; nor after a job was given all of them."""
     lines_of_config = CONFIG.splitlines()
     if store == "a file":
         lines_of_config = [each for each in lines_of_config if each.split(":")[0] not in ("state", "  url")]
     if store == "a server":
-        url = with_password(store_url(place.directory), CANARIES["database"])
+        url = with_password(store_url(workspace.directory), CANARIES["database"])
         lines_of_config = [f"  url: {url}" if "postgresql:" in each else each for each in lines_of_config]
-    (place.directory / "config.yaml").write_text("\n".join(lines_of_config) + "\n")
-    assert place.ductile("config", "lock").status == 0
-    assert place.ductile("status").status == (75 if store == "no server" else 0)
-    assert place.ductile("run", "echo").status == (0 if store == "a file" else 69)
+    (workspace.directory / "config.yaml").write_text("\n".join(lines_of_config) + "\n")
+    assert workspace.ductile("config", "lock").status == 0
+    assert workspace.ductile("status").status == (75 if store == "no server" else 0)
+    assert workspace.ductile("run", "echo").status == (0 if store == "a file" else 69)
     for words in lines():
-        ran = place.ductile(*words, *form)
+        ran = workspace.ductile(*words, *form)
         shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]
         assert shown == [], words
         if "--json" in form:
@@ -166,19 +166,19 @@ def test_no_command_shows_a_secret(place: Place, store: str, form: list[str]) ->
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
-def test_no_error_shows_a_secret(place: Place, old: str, new: str, form: list[str]) -> None:
+def test_no_error_shows_a_secret(workspace: Place, old: str, new: str, form: list[str]) -> None:
     """A configuration with a mistake in it still keeps its secrets."""
     assert old in CONFIG
-    (place.directory / "config.yaml").write_text(CONFIG.replace(old, new))
+    (workspace.directory / "config.yaml").write_text(CONFIG.replace(old, new))
     for words in (["config", "check"], ["config", "show"], ["config", "set", "service.name", "x"]):
-        ran = place.ductile(*words, *form)
+        ran = workspace.ductile(*words, *form)
         shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]
         assert shown == [], (words, ran.out + ran.err)
         assert "Traceback" not in ran.err
 
 
-def test_a_secret_that_is_set_is_not_echoed(place: Place) -> None:
+def test_a_secret_that_is_set_is_not_echoed(workspace: Place) -> None:
     """The new value and the old one are masked in the diff."""
     for value in ("canary-new-4711", "[canary-new-4711", '"\\x63anary-new-4711"'):
-        ran = place.ductile("config", "set", "plugins.echo.config.api_key", value, "--dry-run")
+        ran = workspace.ductile("config", "set", "plugins.echo.config.api_key", value, "--dry-run")
         assert "canary" not in ran.out + ran.err

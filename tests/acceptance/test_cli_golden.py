@@ -34,11 +34,11 @@ def nothing(_: Path) -> None:
 def a_config(text: str, **files: str) -> Callable[[Path], None]:
     """A configuration in `demo`, with one plugin to name; further files by their stem."""
 
-    def arrange(place: Path) -> None:
-        a_plugin(place / "demo" / "plugins")
-        (place / "demo" / "config.yaml").write_text(text)
+    def arrange(directory: Path) -> None:
+        a_plugin(directory / "demo" / "plugins")
+        (directory / "demo" / "config.yaml").write_text(text)
         for stem, content in files.items():
-            (place / "demo" / f"{stem}.yaml").write_text(content)
+            (directory / "demo" / f"{stem}.yaml").write_text(content)
 
     return arrange
 
@@ -46,19 +46,19 @@ def a_config(text: str, **files: str) -> Callable[[Path], None]:
 def a_starter(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
     """The files of `ductile init`, with changes: file, old text, new text."""
 
-    def arrange(place: Path) -> None:
-        assert Terminal(directory=place).ductile("init", "demo").status == 0
+    def arrange(directory: Path) -> None:
+        assert Terminal(directory=directory).ductile("init", "demo").status == 0
         for file, old, new in edits:
-            path = place / "demo" / file
+            path = directory / "demo" / file
             assert old in path.read_text()
             path.write_text(path.read_text().replace(old, new))
 
     return arrange
 
 
-def refused_plugins(place: Path) -> None:
-    a_config("plugins: {echo: {}, gone: {}, open: {}, wrong: {}}\n")(place)
-    root = place / "demo" / "plugins"
+def refused_plugins(directory: Path) -> None:
+    a_config("plugins: {echo: {}, gone: {}, open: {}, wrong: {}}\n")(directory)
+    root = directory / "demo" / "plugins"
     (root / "echo" / "run.sh").chmod(0o644)
     a_plugin(root, "open").chmod(0o777)
     manifest = a_manifest("wrong", extra="timeout: soon\n").replace(
@@ -69,11 +69,11 @@ def refused_plugins(place: Path) -> None:
     (root / "half-done" / "run.py").write_text("")
 
 
-def a_broken_plugin(place: Path) -> None:
+def a_broken_plugin(directory: Path) -> None:
     # The next attempt is still ahead when the last line is typed, however slow the machine.
     broken = "{retry: {backoff_base: 1h}}"
-    a_config(f"plugins:\n  echo: {{}}\n  broken: {broken}\n  table: {{}}\n")(place)
-    root = place / "demo" / "plugins"
+    a_config(f"plugins:\n  echo: {{}}\n  broken: {broken}\n  table: {{}}\n")(directory)
+    root = directory / "demo" / "plugins"
     a_plugin(root, "broken", script=BROKEN)
     a_plugin(root, "table", script=answering({"status": "ok", "result": {"rows": 2}}))
 

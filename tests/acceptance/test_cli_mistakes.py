@@ -18,18 +18,18 @@ from ductile.cli.main import run
 @pytest.fixture(scope="module")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of `ductile init demo`, with the store of one job."""
-    place = tmp_path_factory.mktemp("mistakes")
-    terminal = Terminal(directory=place)
+    directory = tmp_path_factory.mktemp("mistakes")
+    terminal = Terminal(directory=directory)
     assert terminal.ductile("init", "demo").status == 0
     assert terminal.ductile("run", "echo", "--config", "demo").status == 0
-    return place
+    return directory
 
 
-def typed(place: Path, line: str) -> tuple[int, str, str]:
+def typed(directory: Path, line: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a line, by the configuration in `demo`."""
     out, err = io.StringIO(), io.StringIO()
-    words = [*shlex.split(line), "--config", str(place / "demo")]
-    status = run(words, {"HOME": str(place), "EDITOR": "true"}, out, err)
+    words = [*shlex.split(line), "--config", str(directory / "demo")]
+    status = run(words, {"HOME": str(directory), "EDITOR": "true"}, out, err)
     return status, out.getvalue(), err.getvalue()
 
 

@@ -23,14 +23,14 @@ plugins:
 """
 
 
-def a_setup(place: Path) -> Terminal:
-    root = place / "plugins"
+def a_setup(directory: Path) -> Terminal:
+    root = directory / "plugins"
     a_plugin(root, "echo")
     a_plugin(root, "spare")
     a_plugin(root, "open").chmod(0o777)
     a_plugin(root, "needy", manifest=a_manifest("needy", extra="config_keys: {required: [city, key]}\n"))
-    (place / "config.yaml").write_text(CONFIG)
-    return Terminal(directory=place, variables={"DUCTILE_CONFIG_DIR": str(place)})
+    (directory / "config.yaml").write_text(CONFIG)
+    return Terminal(directory=directory, variables={"DUCTILE_CONFIG_DIR": str(directory)})
 
 
 def statuses(terminal: Terminal) -> dict[str, Any]:

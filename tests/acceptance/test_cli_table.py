@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import BROKEN, Place, a_daemon, a_place
+from builders.daemons import BROKEN, Workspace, a_daemon, a_workspace
 from ductile.cli.command_table import NOUNS, SHORT_FORMS
 from ductile.cli.main import run
 from ductile.cli.spec import Action
@@ -116,12 +116,12 @@ def test_a_slip_in_an_action_is_answered_with_what_was_meant(noun: str) -> None:
         assert f"did you mean `ductile {meant}" in err.getvalue()
 
 
-def everything(place: Place) -> dict[str, object]:
+def everything(workspace: Workspace) -> dict[str, object]:
     """Every file of the configuration, and every row of the store."""
-    data = place.directory / "demo" / "data"
+    data = workspace.directory / "demo" / "data"
     found: dict[str, object] = {
         str(path): path.read_bytes()
-        for path in sorted(place.directory.rglob("*"))
+        for path in sorted(workspace.directory.rglob("*"))
         if path.is_file() and not path.is_relative_to(data)
     }
     with closing(sqlite3.connect(f"file:{data / 'state.db'}?mode=ro", uri=True)) as store:
@@ -132,19 +132,19 @@ def everything(place: Place) -> dict[str, object]:
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     """Every mutation has --dry-run; after all of them each file and each row is as it was."""
-    place = a_place(tmp_path, PLUGINS)
+    workspace = a_workspace(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
-        place.plugin(name, BROKEN)
-    place.config.write_text(place.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
-    assert place.ductile("config", "lock").status == 0
-    assert place.ductile("token", "create", "robot", "--scopes", "jobs:ro").status == 0
+        workspace.plugin(name, BROKEN)
+    workspace.config.write_text(workspace.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
+    assert workspace.ductile("config", "lock").status == 0
+    assert workspace.ductile("token", "create", "robot", "--scopes", "jobs:ro").status == 0
     saved = tmp_path / "saved.tar.gz"
-    with a_daemon(place) as daemon:
+    with a_daemon(workspace) as daemon:
         daemon.wait_for("breaker.changed")
-        dead = place.said("run", "broken", status=1)["job_id"]
-        waiting = place.said("run", "patient", "--retry", "--no-wait")["job_id"]
+        dead = workspace.json("run", "broken", status=1)["job_id"]
+        waiting = workspace.json("run", "patient", "--retry", "--no-wait")["job_id"]
         daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting)
-        assert place.ductile("system", "backup", str(saved)).status == 0
+        assert workspace.ductile("system", "backup", str(saved)).status == 0
         lines = {
             "system start": None,  # refused while a daemon runs
             "system stop": [],
@@ -188,11 +188,11 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "token revoke": ["spare"],
         }
         assert set(lines) == set(MUTATIONS)
-        before = everything(place)
+        before = everything(workspace)
         for words, more in lines.items():
             if more is not None:
-                assert place.said(*words.split(), *more, "--dry-run")["dry_run"] is True
-        assert everything(place) == before
+                assert workspace.json(*words.split(), *more, "--dry-run")["dry_run"] is True
+        assert everything(workspace) == before
         assert daemon.process.poll() is None
 
 
@@ -214,25 +214,25 @@ MISSPELT = (
 
 def test_a_slip_in_a_name_is_answered_with_what_was_meant(tmp_path: Path) -> None:
     """Did-you-mean for names, wherever a name is asked for."""
-    place = a_place(tmp_path, PLUGINS)
+    workspace = a_workspace(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
-        place.plugin(name, BROKEN)
-    place.config.write_text(place.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
+        workspace.plugin(name, BROKEN)
+    workspace.config.write_text(workspace.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
     meant = ("did you mean echo?", "did you mean order?", "did you mean spare?", "did you mean service?")
-    assert place.ductile("config", "lock").status == 0
+    assert workspace.ductile("config", "lock").status == 0
     for words in MISSPELT:
         out, err = io.StringIO(), io.StringIO()
-        status = run([*words.split(), "--config", str(place.config)], {"HOME": str(tmp_path)}, out, err)
+        status = run([*words.split(), "--config", str(workspace.config)], {"HOME": str(tmp_path)}, out, err)
         assert status in (1, 78), (words, err.getvalue())
         assert any(hint in err.getvalue() for hint in meant), (words, err.getvalue())
 
 
 def test_a_schedule_that_no_daemon_has_entered_yet_is_not_called_unknown(tmp_path: Path) -> None:
     """The hint fits: the plugin is in the configuration."""
-    place = a_place(tmp_path, PLUGINS)
+    workspace = a_workspace(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
-        place.plugin(name, BROKEN)
-    said = place.ductile("schedule", "pause", "broken")
+        workspace.plugin(name, BROKEN)
+    said = workspace.ductile("schedule", "pause", "broken")
     assert said.status == 1
     assert "the schedules of broken are not in the store yet" in said.err
     assert "ductile system start" in said.err

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builders.daemons import Place, a_place, answering
+from builders.daemons import Workspace, a_workspace, answering
 from builders.plugins import a_plugin
 
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ commands:
 """
 
 
-def a_checked_place(tmp_path: Path, more: str) -> Place:
+def a_checked_workspace(tmp_path: Path, more: str) -> Workspace:
     """With the plugin `tells`, whose manifest declares its events."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     plugins = tmp_path / "demo" / "plugins"
     a_plugin(plugins, "tells", manifest=MANIFEST.format(name="tells"), script=answering({"status": "ok"}))
-    place.config.write_text(place.config.read_text().replace("  echo: {}\n", "  tells: {}\n") + more)
-    return place
+    workspace.config.write_text(workspace.config.read_text().replace("  echo: {}\n", "  tells: {}\n") + more)
+    return workspace
 
 
-def messages(place: Place) -> list[dict[str, Any]]:
+def messages(workspace: Workspace) -> list[dict[str, Any]]:
     """Return every message of `config check` except the missing seal."""
-    place.ductile("config", "lock")
-    ran = place.ductile("config", "check", "--json")
+    workspace.ductile("config", "lock")
+    ran = workspace.ductile("config", "check", "--json")
     answer = json.loads(ran.out)
     assert answer["refused"] == []
     return [*answer["problems"], *answer["warnings"]]
@@ -80,7 +80,7 @@ def pipeline(more: str, step: str = "uses: tells") -> str:
     ],
 )
 def test_one_mistake_one_message(tmp_path: Path, more: str, key: str | None, said: str) -> None:
-    found = messages(a_checked_place(tmp_path, more))
+    found = messages(a_checked_workspace(tmp_path, more))
     assert len(found) == 1, found
     assert found[0]["key"] == key
     assert said in f"{found[0]['message']} {found[0]['hint']} {found[0]['expected']}"
@@ -126,9 +126,9 @@ pipelines:
     ],
 )
 def test_no_false_alarm(tmp_path: Path, more: str) -> None:
-    assert messages(a_checked_place(tmp_path, more)) == []
+    assert messages(a_checked_workspace(tmp_path, more)) == []
 
 
 def test_sync_is_synchronous(tmp_path: Path) -> None:
-    place = a_checked_place(tmp_path, pipeline("execution_mode: sync"))
-    assert place.said("pipeline", "show", "p")["execution_mode"] == "synchronous"
+    workspace = a_checked_workspace(tmp_path, pipeline("execution_mode: sync"))
+    assert workspace.json("pipeline", "show", "p")["execution_mode"] == "synchronous"

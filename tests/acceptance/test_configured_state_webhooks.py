@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import BROKEN, Place, a_daemon, a_place
-from builders.http import Api, an_api, an_api_place
+from builders.daemons import BROKEN, Workspace, a_daemon, a_workspace
+from builders.http import Api, an_api, an_api_workspace
 from builders.receivers import Received, Receiver, a_receiver
 
 SECRET = "canary-3c9e"
@@ -40,12 +40,12 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def api(tmp_path: Path, receiver: Receiver) -> Iterator[Api]:
     run = receiver.url(f"/run/{SECRET}")
-    place = an_api_place(tmp_path, more=CONFIG.format(run=run))
+    workspace = an_api_workspace(tmp_path, more=CONFIG.format(run=run))
     at_plugin = PLUGINS.format(url=receiver.url(f"/plugin/{SECRET}"))
-    place.plugin("broken", BROKEN)
-    place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{at_plugin}"))
-    place.ductile("config", "lock")
-    with an_api(place) as running:
+    workspace.plugin("broken", BROKEN)
+    workspace.config.write_text(workspace.config.read_text().replace("  echo: {}\n", f"  echo:\n{at_plugin}"))
+    workspace.ductile("config", "lock")
+    with an_api(workspace) as running:
         yield running
 
 
@@ -66,11 +66,11 @@ ALL = [("plugin", "done"), ("plugin", "loading"), ("plugin", "queued"), ("plugin
 
 def test_jobs_from_every_source_report_to_the_url_of_their_plugin(api: Api, receiver: Receiver) -> None:
     """Of the API, the command line, a schedule, and a route."""
-    place = api.place
+    workspace = api.workspace
     by_api = api.post("/plugin/echo/handle", {"payload": {"model": "m"}})["job_id"]
-    by_cli = place.said("run", "echo", "--no-wait")["job_id"]
+    by_cli = workspace.json("run", "echo", "--no-wait")["job_id"]
     assert reported(receiver, by_cli) == ALL  # `schedule run` is refused while another poll is unfinished
-    by_schedule = place.said("schedule", "run", "echo")["job_id"]
+    by_schedule = workspace.json("schedule", "run", "echo")["job_id"]
     (routed,) = api.post("/event", {"type": "thing.found", "payload": {}})["started"]
     for job_id in (by_api, by_schedule, routed["job_id"]):
         assert reported(receiver, job_id) == ALL
@@ -98,12 +98,12 @@ def test_a_job_keeps_the_url_that_it_was_submitted_with(api: Api, receiver: Rece
     """A reload changes later jobs only; a retry of an earlier one reports where it did before."""
     job_id = api.post("/plugin/broken/handle", {"payload": {}})["job_id"]
     reported(receiver, job_id, "failed")
-    text = api.place.config.read_text().replace(f"/plugin/{SECRET}", f"/later/{SECRET}")
-    api.place.config.write_text(text)
-    assert api.place.ductile("config", "lock").status == 0
-    assert api.place.ductile("reload").status == 0
+    text = api.workspace.config.read_text().replace(f"/plugin/{SECRET}", f"/later/{SECRET}")
+    api.workspace.config.write_text(text)
+    assert api.workspace.ductile("config", "lock").status == 0
+    assert api.workspace.ductile("reload").status == 0
     (tmp_path / "demo/plugins/broken/mended").touch()
-    assert api.place.ductile("job", "retry", job_id).status == 0
+    assert api.workspace.ductile("job", "retry", job_id).status == 0
     assert {path for path, _ in reported(receiver, job_id)} == {"plugin"}
     later = api.post("/plugin/broken/handle", {"payload": {}})["job_id"]
     assert {path for path, _ in reported(receiver, later)} == {"later"}
@@ -120,7 +120,7 @@ def test_no_output_repeats_the_url(api: Api, receiver: Receiver) -> None:
         ("job", "show", job_id),
         ("event", "tail"),
     ):
-        ran = api.place.ductile(*words)
+        ran = api.workspace.ductile(*words)
         assert ran.status == 0, ran
         assert SECRET not in ran.out + ran.err, words
     assert SECRET not in json.dumps(api.get("/config/view"))
@@ -129,17 +129,17 @@ def test_no_output_repeats_the_url(api: Api, receiver: Receiver) -> None:
 
 def test_a_job_without_a_daemon_is_reported_when_there_is_one(tmp_path: Path, receiver: Receiver) -> None:
     """The states are stored with the job; the next daemon sends them, also after a kill."""
-    place = with_url(a_place(tmp_path), receiver.url("/plugin/x"))
-    assert place.ductile("run", "echo").status == 0
+    workspace = with_url(a_workspace(tmp_path), receiver.url("/plugin/x"))
+    assert workspace.ductile("run", "echo").status == 0
     assert receiver.requests == []
-    with a_daemon(place):
+    with a_daemon(workspace):
         receiver.wait_for(lambda requests: len(requests) == 4)
     assert sorted(receiver.states()) == ["done", "loading", "queued", "working"]
 
 
 def test_a_url_that_is_not_allowed_is_an_error_with_its_line(tmp_path: Path) -> None:
-    place = with_url(a_place(tmp_path), f"http://127.0.0.1/{SECRET}", allow="")
-    ran = place.ductile("config", "check")
+    workspace = with_url(a_workspace(tmp_path), f"http://127.0.0.1/{SECRET}", allow="")
+    ran = workspace.ductile("config", "check")
     assert ran.status == 78
     assert "config.yaml:6" in ran.out
     assert "state_webhooks.allow does not list it" in ran.out
@@ -147,21 +147,21 @@ def test_a_url_that_is_not_allowed_is_an_error_with_its_line(tmp_path: Path) -> 
 
 
 def with_url(
-    place: Place, url: str, *, allow: str = "state_webhooks: {allow: [127.0.0.1], timeout: 20s}\n"
-) -> Place:
-    text = place.config.read_text().replace("  echo: {}\n", f'  echo: {{state_webhook_url: "{url}"}}\n')
-    place.config.write_text(text + allow)
-    place.ductile("config", "lock")
-    return place
+    workspace: Workspace, url: str, *, allow: str = "state_webhooks: {allow: [127.0.0.1], timeout: 20s}\n"
+) -> Workspace:
+    text = workspace.config.read_text().replace("  echo: {}\n", f'  echo: {{state_webhook_url: "{url}"}}\n')
+    workspace.config.write_text(text + allow)
+    workspace.ductile("config", "lock")
+    return workspace
 
 
 def test_the_hint_for_a_receiver_on_this_machine_works_when_typed(tmp_path: Path) -> None:
     """Nothing is written before its host is listed."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     wanted = ("config", "set", "plugins.echo.state_webhook_url", "http://127.0.0.1:8099/jobs")
-    refused = place.ductile(*wanted)
+    refused = workspace.ductile(*wanted)
     assert (refused.status, "127.0.0.1 is not a public address" in refused.err) == (78, True)
     hint = "ductile config set 'state_webhooks.allow[+]' 127.0.0.1 --apply"
     assert hint in " ".join(refused.err.split())
-    assert place.ductile(*shlex.split(hint)[1:]).status == 0
-    assert place.ductile(*wanted, "--apply").status == 0
+    assert workspace.ductile(*shlex.split(hint)[1:]).status == 0
+    assert workspace.ductile(*wanted, "--apply").status == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import BROKEN, PATIENCE, SLOW, Place, a_daemon, a_place, answering
+from builders.daemons import BROKEN, PATIENCE, SLOW, Workspace, a_daemon, a_workspace, answering
 from builders.terminal import DUCTILE
 
 
@@ -32,116 +32,118 @@ def a_process_holding(directory: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def a_failed_job(place: Place) -> str:
-    assert place.ductile("run", "broken", "--retry").status == 1
-    (job,) = place.said("job", "list", "--plugin", "broken")["jobs"]
+def a_failed_job(workspace: Workspace) -> str:
+    assert workspace.ductile("run", "broken", "--retry").status == 1
+    (job,) = workspace.json("job", "list", "--plugin", "broken")["jobs"]
     return str(job["job_id"])
 
 
 def test_run_without_a_daemon(tmp_path: Path) -> None:
     """The result is shown, and the job is in the store as any other."""
-    place = a_place(tmp_path)
-    assert place.ductile("run", "echo").out == "done\n"
-    answer = place.said("run", "echo", "handle", "--payload", '{"a": 1}')
+    workspace = a_workspace(tmp_path)
+    assert workspace.ductile("run", "echo").out == "done\n"
+    answer = workspace.json("run", "echo", "handle", "--payload", '{"a": 1}')
     assert (answer["status"], answer["payload"], answer["submitted_by"]) == ("succeeded", {"a": 1}, "cli")
-    assert [job["command"] for job in place.said("job", "list")["jobs"]] == ["handle", "poll"]
+    assert [job["command"] for job in workspace.json("job", "list")["jobs"]] == ["handle", "poll"]
 
 
 def test_run_shows_results_that_are_not_text_as_json(tmp_path: Path) -> None:
     """A result is text or any JSON value."""
-    place = a_place(tmp_path, "  table: {}\n")
-    place.plugin("table", answering({"status": "ok", "result": {"rows": [1, 2]}}))
-    assert place.ductile("run", "table").out == '{\n  "rows": [\n    1,\n    2\n  ]\n}\n'
+    workspace = a_workspace(tmp_path, "  table: {}\n")
+    workspace.plugin("table", answering({"status": "ok", "result": {"rows": [1, 2]}}))
+    assert workspace.ductile("run", "table").out == '{\n  "rows": [\n    1,\n    2\n  ]\n}\n'
 
 
 def test_run_leads_to_what_routes_say(tmp_path: Path) -> None:
     """Its own job's tree is run, here and now."""
-    place = a_place(tmp_path, "  source: {}\nroutes:\n  - {from: source, event_type: made, to: echo}\n")
-    place.plugin(
+    workspace = a_workspace(
+        tmp_path, "  source: {}\nroutes:\n  - {from: source, event_type: made, to: echo}\n"
+    )
+    workspace.plugin(
         "source", answering({"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]})
     )
-    assert place.ductile("run", "source").status == 0
-    jobs = place.said("job", "list", "--status", "succeeded")["jobs"]
+    assert workspace.ductile("run", "source").status == 0
+    jobs = workspace.json("job", "list", "--status", "succeeded")["jobs"]
     assert [(job["plugin"], job["submitted_by"]) for job in jobs] == [("echo", "route"), ("source", "cli")]
 
 
 def test_a_plugin_is_initialised_before_its_first_job(tmp_path: Path) -> None:
     """Without a daemon too, for the job itself and for what it leads to, and once."""
     routes = "routes:\n  - {from: source, event_type: made, to: after}\n"
-    place = a_place(tmp_path, f"  source: {{}}\n  after: {{}}\n{routes}")
+    workspace = a_workspace(tmp_path, f"  source: {{}}\n  after: {{}}\n{routes}")
     made = {"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]}
     for name, answer in (("source", made), ("after", {"status": "ok", "result": "seen"})):
-        manifest = place.plugin(name, answering(answer)) / "manifest.yaml"
+        manifest = workspace.plugin(name, answering(answer)) / "manifest.yaml"
         manifest.write_text(manifest.read_text().replace("[poll,", "[init, poll,"))
     for _ in range(2):
-        assert place.ductile("run", "source").status == 0
-    ran = [(row["plugin"], row["command"]) for row in place.said("logs")["logs"][::-1]]
+        assert workspace.ductile("run", "source").status == 0
+    ran = [(row["plugin"], row["command"]) for row in workspace.json("logs")["logs"][::-1]]
     first = [("source", "init"), ("source", "poll"), ("after", "init"), ("after", "handle")]
     assert ran == [*first, ("source", "poll"), ("after", "handle")]
 
 
 def test_a_failed_init_holds_nothing_up(tmp_path: Path) -> None:
     """Failure marks, it does not block."""
-    place = a_place(tmp_path, "  sulky: {}\n")
+    workspace = a_workspace(tmp_path, "  sulky: {}\n")
     script = (
         "#!/bin/sh\ncat >/dev/null\n"
         'test "$DUCTILE_COMMAND" = init && { echo \'{"status": "error", "error": "no"}\'; exit; }\n'
         'echo \'{"status": "ok", "result": "all the same"}\'\n'
     )
-    manifest = place.plugin("sulky", script) / "manifest.yaml"
+    manifest = workspace.plugin("sulky", script) / "manifest.yaml"
     manifest.write_text(manifest.read_text().replace("[poll,", "[init, poll,"))
-    assert place.ductile("run", "sulky").out == "all the same\n"
-    assert [row["status"] for row in place.said("logs", "sulky")["logs"]] == ["succeeded", "failed"]
+    assert workspace.ductile("run", "sulky").out == "all the same\n"
+    assert [row["status"] for row in workspace.json("logs", "sulky")["logs"]] == ["succeeded", "failed"]
 
 
 def test_a_failed_init_marks_its_plugin_wherever_one_looks(tmp_path: Path) -> None:
     """Unhealthy in status, plugin list and show, and the doctor; the next good init clears it."""
-    place = a_place(tmp_path, "  sulky: {}\n")
-    manifest = place.plugin("sulky", BROKEN) / "manifest.yaml"
+    workspace = a_workspace(tmp_path, "  sulky: {}\n")
+    manifest = workspace.plugin("sulky", BROKEN) / "manifest.yaml"
     manifest.write_text(manifest.read_text().replace("[poll,", "[init, poll,"))
-    assert place.said("plugin", "show", "sulky")["unhealthy"] is None
-    assert not (place.config.parent / "data").exists()
-    place.ductile("run", "sulky")
-    (init,) = place.said("job", "list", "--command", "init")["jobs"]
+    assert workspace.json("plugin", "show", "sulky")["unhealthy"] is None
+    assert not (workspace.config.parent / "data").exists()
+    workspace.ductile("run", "sulky")
+    (init,) = workspace.json("job", "list", "--command", "init")["jobs"]
 
     def marks() -> list[object]:
-        shown = {each["name"]: each for each in place.said("plugins")["plugins"]}
-        stands = {each["name"]: each for each in place.said("status")["plugins"]}
+        shown = {each["name"]: each for each in workspace.json("plugins")["plugins"]}
+        stands = {each["name"]: each for each in workspace.json("status")["plugins"]}
         assert shown["echo"]["unhealthy"] is stands["echo"]["unhealthy"] is None
         return [
             shown["sulky"]["unhealthy"],
             stands["sulky"]["unhealthy"],
-            place.said("plugin", "show", "sulky")["unhealthy"],
+            workspace.json("plugin", "show", "sulky")["unhealthy"],
         ]
 
     for mark in marks():
         assert isinstance(mark, dict)
         assert (mark["job_id"], mark["error"]) == (init["job_id"], "it is broken")
     said = f"init failed: it is broken (`ductile job show {init['job_id']} --config demo`)"
-    assert f"sulky is unhealthy: its {said}" in place.ductile("status").out
-    assert "active, unhealthy" in place.ductile("plugins").out
-    assert said in place.ductile("plugin", "show", "sulky").out
-    assert "sulky is unhealthy: its init failed: it is broken" in place.ductile("system", "doctor").out
-    (place.config.parent / "plugins" / "sulky" / "mended").touch()
-    with a_daemon(place):
+    assert f"sulky is unhealthy: its {said}" in workspace.ductile("status").out
+    assert "active, unhealthy" in workspace.ductile("plugins").out
+    assert said in workspace.ductile("plugin", "show", "sulky").out
+    assert "sulky is unhealthy: its init failed: it is broken" in workspace.ductile("system", "doctor").out
+    (workspace.config.parent / "plugins" / "sulky" / "mended").touch()
+    with a_daemon(workspace):
         assert marks()[0] is not None
-        place.said("job", "retry", init["job_id"])
-        place.said("job", "wait", init["job_id"])
+        workspace.json("job", "retry", init["job_id"])
+        workspace.json("job", "wait", init["job_id"])
         assert marks() == [None, None, None]
 
 
 def test_a_run_records_its_configuration(tmp_path: Path) -> None:
     """Every load that a job ran by is recorded, with where it came from."""
-    place = a_place(tmp_path)
-    assert place.ductile("run", "echo").status == 0
-    store = sqlite3.connect(place.config.parent / "data" / "state.db")
+    workspace = a_workspace(tmp_path)
+    assert workspace.ductile("run", "echo").status == 0
+    store = sqlite3.connect(workspace.config.parent / "data" / "state.db")
     assert store.execute("SELECT origin FROM config_snapshots").fetchall() == [("run",)]
     store.close()
 
 
 def test_a_list_of_an_unknown_plugin_is_an_error(tmp_path: Path) -> None:
     """An error with the nearest name, and not an empty list."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     for words in (
         ("job", "list", "--plugin", "ecko"),
         ("logs", "ecko"),
@@ -151,52 +153,52 @@ def test_a_list_of_an_unknown_plugin_is_an_error(tmp_path: Path) -> None:
         ("schedule", "next", "ecko"),
         ("schedule", "history", "ecko"),
     ):
-        error = place.said(*words, status=1)["error"]
+        error = workspace.json(*words, status=1)["error"]
         assert (error["code"], error["hint"]) == ("not_found", "did you mean echo?"), words
 
 
 def test_a_plugin_that_is_gone_is_known_by_what_it_did(tmp_path: Path) -> None:
     """Its jobs and its log can be asked for as before."""
-    place = a_place(tmp_path, "  broken: {}\n")
-    place.plugin("broken", BROKEN)
-    job_id = a_failed_job(place)
-    place.config.write_text(place.config.read_text().replace("  broken: {}\n", ""))
-    assert [job["job_id"] for job in place.said("job", "list", "--plugin", "broken")["jobs"]] == [job_id]
-    assert [row["job_id"] for row in place.said("logs", "broken")["logs"]] == [job_id]
+    workspace = a_workspace(tmp_path, "  broken: {}\n")
+    workspace.plugin("broken", BROKEN)
+    job_id = a_failed_job(workspace)
+    workspace.config.write_text(workspace.config.read_text().replace("  broken: {}\n", ""))
+    assert [job["job_id"] for job in workspace.json("job", "list", "--plugin", "broken")["jobs"]] == [job_id]
+    assert [row["job_id"] for row in workspace.json("logs", "broken")["logs"]] == [job_id]
 
 
 def test_a_job_is_found_by_its_beginning_when_only_the_log_has_it(tmp_path: Path) -> None:
     """A pruned job is found like one in the queue, with dashes or without."""
-    place = a_place(tmp_path)
-    job_id = place.said("run", "echo")["job_id"]
-    store = sqlite3.connect(place.config.parent / "data" / "state.db")
+    workspace = a_workspace(tmp_path)
+    job_id = workspace.json("run", "echo")["job_id"]
+    store = sqlite3.connect(workspace.config.parent / "data" / "state.db")
     store.execute("DELETE FROM job_queue")  # what retention does after a day
     store.commit()
     store.close()
     for typed in (job_id[:7], job_id[:13], job_id.replace("-", "")[:20]):
-        assert place.said("job", "show", typed)["job_id"] == job_id
-    assert place.said("job", "show", job_id[:3], status=1)["error"]["code"] == "not_found"
+        assert workspace.json("job", "show", typed)["job_id"] == job_id
+    assert workspace.json("job", "show", job_id[:3], status=1)["error"]["code"] == "not_found"
 
 
 def test_a_failing_run_says_that_the_daemon_will_try_again(tmp_path: Path) -> None:
     """Exit 1, with the error and the end of stderr, and when the retry is due."""
-    place = a_place(tmp_path, "  broken: {}\n")
-    place.plugin("broken", BROKEN)
-    ran = place.ductile("run", "broken", "--retry")
+    workspace = a_workspace(tmp_path, "  broken: {}\n")
+    workspace.plugin("broken", BROKEN)
+    ran = workspace.ductile("run", "broken", "--retry")
     assert ran.status == 1
     assert ran.out == ""
     assert "broken poll has not ended: it is queued (retry): it is broken" in ran.err
     assert "no paper" in ran.err
     assert "it will be retried at 20" in ran.err
-    assert place.said("run", "broken", status=1)["stderr"] == "no paper\n"
+    assert workspace.json("run", "broken", status=1)["stderr"] == "no paper\n"
 
 
 def test_a_run_that_is_interrupted_goes_back_to_the_queue(tmp_path: Path) -> None:
     """Ctrl-C ends the plugin's processes and spends no attempt; so does the end of --timeout."""
-    place = a_place(tmp_path, "  slow: {}\n")
+    workspace = a_workspace(tmp_path, "  slow: {}\n")
     started = tmp_path / "started"
     os.mkfifo(started)
-    place.plugin("slow", f"#!/bin/sh\ncat >/dev/null\necho $$ >{started}\nexec sleep 300\n")
+    workspace.plugin("slow", f"#!/bin/sh\ncat >/dev/null\necho $$ >{started}\nexec sleep 300\n")
     process = subprocess.Popen(
         [DUCTILE, "run", "slow", "--config", "demo"],
         cwd=tmp_path,
@@ -212,18 +214,18 @@ def test_a_run_that_is_interrupted_goes_back_to_the_queue(tmp_path: Path) -> Non
     assert process.returncode == 130
     with pytest.raises(ProcessLookupError):
         os.kill(plugin, 0)
-    (job,) = place.said("job", "list")["jobs"]
+    (job,) = workspace.json("job", "list")["jobs"]
     assert (job["status"], job["reason"], job["attempt"]) == ("queued", "interrupted", 1)
     assert f"ductile job cancel {job['job_id']}" in said
 
 
 def test_a_run_has_only_so_much_time(tmp_path: Path) -> None:
     """`--timeout` bounds the command, with a daemon or without."""
-    place = a_place(tmp_path, "  slow: {}\n")
-    place.plugin("slow", SLOW)
-    answer = place.said("run", "slow", "--timeout", "100ms", status=75)
+    workspace = a_workspace(tmp_path, "  slow: {}\n")
+    workspace.plugin("slow", SLOW)
+    answer = workspace.json("run", "slow", "--timeout", "100ms", status=75)
     assert (answer["status"], answer["reason"], answer["attempt"]) == ("queued", "interrupted", 1)
-    assert place.ductile("run", "slow", "--timeout", "soon").status == 2
+    assert workspace.ductile("run", "slow", "--timeout", "soon").status == 2
 
 
 @pytest.mark.parametrize(
@@ -238,72 +240,72 @@ def test_a_run_has_only_so_much_time(tmp_path: Path) -> None:
 )
 def test_a_payload_that_makes_no_sense_is_a_usage_error(payload: str, says: str, tmp_path: Path) -> None:
     """Exit 2, naming the place; nothing is submitted."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    ran = place.ductile("run", "echo", "--payload", payload)
+    ran = workspace.ductile("run", "echo", "--payload", payload)
     assert ran.status == 2
     assert says in ran.err
-    assert not (place.config.parent / "data").exists()
+    assert not (workspace.config.parent / "data").exists()
 
 
 def test_a_payload_from_a_file(tmp_path: Path) -> None:
     """--payload @file."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     (tmp_path / "who.json").write_text('{"name": "Ada"}')
-    assert place.said("run", "echo", "--payload", "@who.json")["payload"] == {"name": "Ada"}
+    assert workspace.json("run", "echo", "--payload", "@who.json")["payload"] == {"name": "Ada"}
 
 
 def test_a_job_that_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
     """Unknown, disabled, without the command; a dry run gives the same answer."""
-    place = a_place(tmp_path, "  off: {enabled: false}\n")
-    place.plugin("off", SLOW)
+    workspace = a_workspace(tmp_path, "  off: {enabled: false}\n")
+    workspace.plugin("off", SLOW)
     for more in ((), ("--dry-run",)):
-        assert place.said("run", "ecko", *more, status=1)["error"]["hint"] == "did you mean echo?"
-        assert place.said("run", "off", *more, status=1)["error"]["code"] == "refused"
-        unknown = place.said("run", "echo", "shout", *more, status=1)
+        assert workspace.json("run", "ecko", *more, status=1)["error"]["hint"] == "did you mean echo?"
+        assert workspace.json("run", "off", *more, status=1)["error"]["code"] == "refused"
+        unknown = workspace.json("run", "echo", "shout", *more, status=1)
         assert unknown["error"]["hint"] == "It has poll, handle, health."
-    assert place.said("run", "echo", "--dry-run")["job_id"] is None
-    assert place.said("job", "list")["jobs"] == []
+    assert workspace.json("run", "echo", "--dry-run")["job_id"] is None
+    assert workspace.json("job", "list")["jobs"] == []
 
 
 def test_the_same_key_is_run_once(tmp_path: Path) -> None:
     """The second is given the first one's job."""
-    place = a_place(tmp_path)
-    first, second = (place.said("run", "echo", "--dedupe-key", "monday") for _ in range(2))
+    workspace = a_workspace(tmp_path)
+    first, second = (workspace.json("run", "echo", "--dedupe-key", "monday") for _ in range(2))
     assert first["job_id"] == second["job_id"]
     assert (first["deduplicated"], second["deduplicated"]) == (False, True)
     assert second["dedupe_key"] == "monday"
-    again = place.ductile("run", "echo", "--dedupe-key", "monday")
+    again = workspace.ductile("run", "echo", "--dedupe-key", "monday")
     assert (again.status, again.out) == (0, "done\n")
     assert f"Not run again: job {first['job_id']} succeeded under this key at 20" in again.err
 
 
 def test_reading_and_changing_the_store_works_without_a_daemon(tmp_path: Path) -> None:
     """Everything that needs no engine."""
-    place = a_place(tmp_path, "  broken: {}\n")
-    place.plugin("broken", BROKEN)
-    job_id = a_failed_job(place)
-    assert place.said("queue", "status")["waiting"] == 1
-    assert [job["job_id"] for job in place.said("queue")["queued"]] == [job_id]
-    assert place.said("job", "show", job_id)["stderr"] == "no paper\n"
-    assert place.said("job", "tree", job_id)["tree"]["children"] == []
-    assert place.said("logs", "broken")["logs"][0]["error"] == "it is broken"
-    assert "no paper" in place.ductile("logs", "-v").out
-    assert place.said("schedule", "list")["schedules"] == []
-    assert place.said("system", "breaker", "broken")["breakers"] == {}
-    assert place.said("system", "reset", "broken")["reset"] == 0
-    assert place.said("job", "cancel", job_id)["cancel"] == "cancelled"
-    assert place.said("job", "wait", job_id, status=1)["reason"] == "cancelled"
-    assert place.said("job", "retry", job_id)["status"] == "queued"
-    assert place.said("queue", "purge", "--all") == {"purged": 1}
-    assert place.ductile("queue").out == "The queue is empty.\n"
+    workspace = a_workspace(tmp_path, "  broken: {}\n")
+    workspace.plugin("broken", BROKEN)
+    job_id = a_failed_job(workspace)
+    assert workspace.json("queue", "status")["waiting"] == 1
+    assert [job["job_id"] for job in workspace.json("queue")["queued"]] == [job_id]
+    assert workspace.json("job", "show", job_id)["stderr"] == "no paper\n"
+    assert workspace.json("job", "tree", job_id)["tree"]["children"] == []
+    assert workspace.json("logs", "broken")["logs"][0]["error"] == "it is broken"
+    assert "no paper" in workspace.ductile("logs", "-v").out
+    assert workspace.json("schedule", "list")["schedules"] == []
+    assert workspace.json("system", "breaker", "broken")["breakers"] == {}
+    assert workspace.json("system", "reset", "broken")["reset"] == 0
+    assert workspace.json("job", "cancel", job_id)["cancel"] == "cancelled"
+    assert workspace.json("job", "wait", job_id, status=1)["reason"] == "cancelled"
+    assert workspace.json("job", "retry", job_id)["status"] == "queued"
+    assert workspace.json("queue", "purge", "--all") == {"purged": 1}
+    assert workspace.ductile("queue").out == "The queue is empty.\n"
 
 
 def test_a_command_that_needs_the_daemon_says_so(tmp_path: Path) -> None:
     """Exit 69, and how to start it."""
-    place = a_place(tmp_path, "  broken: {}\n")
-    place.plugin("broken", BROKEN)
-    job_id = a_failed_job(place)
+    workspace = a_workspace(tmp_path, "  broken: {}\n")
+    workspace.plugin("broken", BROKEN)
+    job_id = a_failed_job(workspace)
     for words in (
         ("reload",),
         ("schedule", "run", "echo"),
@@ -311,7 +313,7 @@ def test_a_command_that_needs_the_daemon_says_so(tmp_path: Path) -> None:
         ("run", "echo", "--no-wait"),
         ("logs", "-f"),
     ):
-        ran = place.ductile(*words)
+        ran = workspace.ductile(*words)
         assert ran.status == 69, words
         assert "ductile system start" in ran.err
 
@@ -321,25 +323,25 @@ def test_a_command_that_needs_the_daemon_says_so(tmp_path: Path) -> None:
 )
 def test_a_store_that_is_held_is_left_alone(words: tuple[str, ...], tmp_path: Path) -> None:
     """Exit 75, naming the process; nothing is read or written meanwhile."""
-    place = a_place(tmp_path)
-    with a_process_holding(place.config.parent / "data") as holder:
-        ran = place.ductile(*words)
+    workspace = a_workspace(tmp_path)
+    with a_process_holding(workspace.config.parent / "data") as holder:
+        ran = workspace.ductile(*words)
     assert ran.status == 75
     assert f"process {holder} uses " in ran.err
     assert "try again" in ran.err
-    assert not (place.config.parent / "data" / "state.db").exists()
+    assert not (workspace.config.parent / "data" / "state.db").exists()
 
 
 @contextmanager
-def a_run_under_way(place: Place) -> Iterator[int]:
+def a_run_under_way(workspace: Workspace) -> Iterator[int]:
     """`ductile run slow` without a daemon, its plugin at work, and ended in the end; its process."""
-    started = place.directory / "started"
+    started = workspace.directory / "started"
     os.mkfifo(started)
-    place.plugin("slow", f"#!/bin/sh\ncat >/dev/null\necho $$ >{started}\nexec sleep 300\n")
+    workspace.plugin("slow", f"#!/bin/sh\ncat >/dev/null\necho $$ >{started}\nexec sleep 300\n")
     process = subprocess.Popen(
         [DUCTILE, "run", "slow", "--config", "demo"],
-        cwd=place.directory,
-        env={"PATH": os.environ["PATH"], "HOME": str(place.directory)},
+        cwd=workspace.directory,
+        env={"PATH": os.environ["PATH"], "HOME": str(workspace.directory)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -354,54 +356,54 @@ def a_run_under_way(place: Place) -> Iterator[int]:
 
 def test_one_may_look_while_a_job_is_run_without_a_daemon(tmp_path: Path) -> None:
     """Reads never wait for who writes; what would write ends with 75, and says for what."""
-    place = a_place(tmp_path, "  slow: {}\n")
-    with a_run_under_way(place) as pid:
-        (job,) = place.said("job", "list")["jobs"]
+    workspace = a_workspace(tmp_path, "  slow: {}\n")
+    with a_run_under_way(workspace) as pid:
+        (job,) = workspace.json("job", "list")["jobs"]
         assert (job["plugin"], job["status"]) == ("slow", "running")
         assert "orphaned" not in job
-        assert place.said("job", "show", job["job_id"])["status"] == "running"
-        assert "is running since" in place.said("job", "explain", job["job_id"])["verdict"]
+        assert workspace.json("job", "show", job["job_id"])["status"] == "running"
+        assert "is running since" in workspace.json("job", "explain", job["job_id"])["verdict"]
         for words in (("queue",), ("queue", "status"), ("logs",), ("schedule", "list"), ("event", "tail")):
-            assert place.ductile(*words).status == 0, words
-        status = place.said("status")
+            assert workspace.ductile(*words).status == 0, words
+        status = workspace.json("status")
         assert (status["daemon"], status["queue"]["orphaned"]) == ({"running": False, "run_pid": pid}, 0)
-        assert f"process {pid} runs a job without one" in place.ductile("status").out
-        assert place.ductile("system", "selfcheck").status == 0
-        assert place.ductile("system", "doctor").status == 0
+        assert f"process {pid} runs a job without one" in workspace.ductile("status").out
+        assert workspace.ductile("system", "selfcheck").status == 0
+        assert workspace.ductile("system", "doctor").status == 0
         for line in ("run echo", f"job cancel {job['job_id']}", "queue purge --all"):
-            refused = place.ductile(*line.split())
+            refused = workspace.ductile(*line.split())
             assert refused.status == 75, line
             assert f"process {pid} uses this store to run a job without a daemon" in refused.err
-        second = place.ductile("system", "start")
+        second = workspace.ductile("system", "start")
         assert second.status == 1
         assert "Wait until that run has ended" in second.err
-        assert place.ductile("system", "stop").status == 69
+        assert workspace.ductile("system", "stop").status == 69
 
 
 def test_after_a_crash_no_command_says_that_a_job_runs(tmp_path: Path) -> None:
     """Without a daemon, commands say that a `running` job has no process, and what the next start does."""
-    place = a_place(tmp_path, "  slow: {}\n")
-    place.plugin("slow", SLOW)
-    with a_daemon(place) as daemon:
-        job_id = place.ductile("run", "slow", "--retry", "--no-wait").out.strip()
+    workspace = a_workspace(tmp_path, "  slow: {}\n")
+    workspace.plugin("slow", SLOW)
+    with a_daemon(workspace) as daemon:
+        job_id = workspace.ductile("run", "slow", "--retry", "--no-wait").out.strip()
         daemon.wait_until_started(job_id)
         daemon.end(signal.SIGKILL)
-    shown = place.said("job", "explain", job_id)
+    shown = workspace.json("job", "explain", job_id)
     assert "was running when the daemon died, attempt 1 of 4" in shown["verdict"]
     assert "The next start runs it again, as attempt 2 of 4." in shown["verdict"]
     assert shown["advice"] == ["ductile system start"]
-    assert place.said("job", "show", job_id)["orphaned"]
-    assert "running (no process runs it any more)" in place.ductile("job", "show", job_id).out
-    assert "no process runs it any more" in place.ductile("queue").out
-    assert place.said("status")["queue"]["orphaned"] == 1
-    assert "1 running (no process runs them any more" in place.ductile("status").out
-    assert "1 job was running when the process that ran" in place.ductile("system", "doctor").out
-    cancelled = place.ductile("job", "cancel", job_id)
+    assert workspace.json("job", "show", job_id)["orphaned"]
+    assert "running (no process runs it any more)" in workspace.ductile("job", "show", job_id).out
+    assert "no process runs it any more" in workspace.ductile("queue").out
+    assert workspace.json("status")["queue"]["orphaned"] == 1
+    assert "1 running (no process runs them any more" in workspace.ductile("status").out
+    assert "1 job was running when the process that ran" in workspace.ductile("system", "doctor").out
+    cancelled = workspace.ductile("job", "cancel", job_id)
     assert cancelled.status == 0
     assert "will be cancelled at the next start" in cancelled.out
-    assert "The next start ends it as cancelled." in place.said("job", "explain", job_id)["verdict"]
-    with a_daemon(place):
-        ended = place.said("job", "wait", job_id, status=1)
+    assert "The next start ends it as cancelled." in workspace.json("job", "explain", job_id)["verdict"]
+    with a_daemon(workspace):
+        ended = workspace.json("job", "wait", job_id, status=1)
     assert (ended["status"], ended["reason"]) == ("dead", "cancelled")
     assert "orphaned" not in ended
     (execution,) = ended["executions"]
@@ -411,23 +413,23 @@ def test_after_a_crash_no_command_says_that_a_job_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("system", "start"), ("status",), ("run", "echo")])
 def test_a_store_that_cannot_be_made_is_no_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
     """Exit 77, naming the directory."""
-    place = a_place(tmp_path)
-    (place.config.parent / "data").write_text("a file, where a directory is wanted")
-    ran = place.ductile(*words)
+    workspace = a_workspace(tmp_path)
+    (workspace.config.parent / "data").write_text("a file, where a directory is wanted")
+    ran = workspace.ductile(*words)
     assert ran.status == 77
     assert "demo/data cannot be used" in ran.err
 
 
 def test_a_result_is_piped_as_it_is(tmp_path: Path) -> None:
     """Plugin output is returned verbatim; only a terminal is spared control characters."""
-    place = a_place(tmp_path, "  tabs: {}\n")
-    place.plugin("tabs", answering({"status": "ok", "result": "a\tb"}))
-    assert place.ductile("run", "tabs").out == "a\tb\n"
+    workspace = a_workspace(tmp_path, "  tabs: {}\n")
+    workspace.plugin("tabs", answering({"status": "ok", "result": "a\tb"}))
+    assert workspace.ductile("run", "tabs").out == "a\tb\n"
 
 
 def test_an_invalid_argument_is_not_taken_for_another(tmp_path: Path) -> None:
     """Exit 2 for a usage error, 1 for a thing that is not there; nothing becomes the default."""
-    place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
+    workspace = a_workspace(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
     for line, status, says in (
         ("job list -n 0", 2, "-n has to be a whole number from 1 to 200"),
         ("schedule next -n 0", 2, "-n has to be a whole number from 1"),
@@ -444,16 +446,16 @@ def test_an_invalid_argument_is_not_taken_for_another(tmp_path: Path) -> None:
         ("plugin test /bin/sh", 1, "A script is named as it is under `plugins`"),
         ("schedule history timed/default", 1, "Write it as two words: timed default"),
     ):
-        ran = place.ductile(*line.split(" "))
+        ran = workspace.ductile(*line.split(" "))
         assert ran.status == status, (line, ran)
         assert says in ran.err, line
         assert line.startswith("run echo --payloda") or "did you mean" not in ran.err, line
-    assert place.ductile("system", "reset", "echo").out == "No breaker of echo is open.\n"
+    assert workspace.ductile("system", "reset", "echo").out == "No breaker of echo is open.\n"
 
 
 def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> None:
     """Exit 69, with a hint that fits the command."""
-    place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
+    workspace = a_workspace(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
     for line, hint in (
         ("system stop", "There is nothing to stop. Another configuration's daemon: name it with --config."),
         ("system stop --dry-run", "There is nothing to stop."),
@@ -464,7 +466,7 @@ def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> 
         ("logs --follow", "Start it with `ductile system start"),
         ("event tail --follow", "Start it with `ductile system start"),
     ):
-        ran = place.ductile(*line.split(" "))
+        ran = workspace.ductile(*line.split(" "))
         assert ran.status == 69, (line, ran)
         assert "error: no daemon is running here\n" in ran.err, line
         assert hint in ran.err, (line, ran.err)
@@ -473,41 +475,41 @@ def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> 
 
 def test_a_check_finds_every_cause_that_prevents_the_start(tmp_path: Path) -> None:
     """`config check` and `system start --dry-run` say no where `system start` would."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        place.config.write_text(
+        workspace.config.write_text(
             f"api:\n  enabled: true\n  listen: '{listen}'\n"
             "  auth: {tokens: [{token: '${T}', scopes: ['*']}]}\n"
-            "environment_vars: {include: [.env]}\n" + place.config.read_text()
+            "environment_vars: {include: [.env]}\n" + workspace.config.read_text()
         )
-        (place.config.parent / ".env").write_text("T=a-long-enough-secret-of-the-api\n")
-        (place.config.parent / ".env").chmod(0o644)
-        assert place.ductile("config", "lock").status == 0
-        warnings = place.said("config", "check")["warnings"]
+        (workspace.config.parent / ".env").write_text("T=a-long-enough-secret-of-the-api\n")
+        (workspace.config.parent / ".env").chmod(0o644)
+        assert workspace.ductile("config", "lock").status == 0
+        warnings = workspace.json("config", "check")["warnings"]
         assert "other users can read it, and it holds secrets" in [each["message"] for each in warnings]
-        tried = place.ductile("system", "start", "--dry-run")
+        tried = workspace.ductile("system", "start", "--dry-run")
         assert tried.status == 1
         assert f"{listen} cannot be listened on: Address already in use" in tried.err
 
 
 def test_a_failed_run_tells_its_stderr_once(tmp_path: Path) -> None:
     """The error, then the end of stderr; neither repeats the other."""
-    place = a_place(tmp_path, "  loud: {retry: {max_attempts: 1}}\n")
-    place.plugin("loud", "#!/bin/sh\ncat >/dev/null\necho 'no such paper' >&2\nexit 3\n")
-    ran = place.ductile("run", "loud")
+    workspace = a_workspace(tmp_path, "  loud: {retry: {max_attempts: 1}}\n")
+    workspace.plugin("loud", "#!/bin/sh\ncat >/dev/null\necho 'no such paper' >&2\nexit 3\n")
+    ran = workspace.ductile("run", "loud")
     assert ran.status == 1
     assert ran.err.count("no such paper") == 1
-    (job,) = place.said("job", "list", "--plugin", "loud")["jobs"]
+    (job,) = workspace.json("job", "list", "--plugin", "loud")["jobs"]
     assert "no such paper" in job["last_error"]
-    (shown,) = place.said("job", "explain", job["job_id"])["evidence"]
+    (shown,) = workspace.json("job", "explain", job["job_id"])["evidence"]
     assert shown.count("no such paper") == 1
 
 
 def test_numbers_are_numbers(tmp_path: Path) -> None:
     """A usage error that names the option."""
-    place = a_place(tmp_path)
-    assert "--limit needs a whole number, not 'many'" in place.ductile("job", "list", "-n", "many").err
-    assert place.ductile("job", "list", "-n", "201").status == 2
-    assert place.ductile("job", "list", "--from", "once").status == 2
-    assert place.ductile("job", "list", "--status", "sleepy").status == 2
+    workspace = a_workspace(tmp_path)
+    assert "--limit needs a whole number, not 'many'" in workspace.ductile("job", "list", "-n", "many").err
+    assert workspace.ductile("job", "list", "-n", "201").status == 2
+    assert workspace.ductile("job", "list", "--from", "once").status == 2
+    assert workspace.ductile("job", "list", "--status", "sleepy").status == 2

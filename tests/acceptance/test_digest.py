@@ -6,16 +6,16 @@ import json
 import re
 from pathlib import Path
 
-from builders.daemons import BROKEN, SLOW, a_daemon, a_place
+from builders.daemons import BROKEN, SLOW, a_daemon, a_workspace
 
 #: With about three characters to a token, as ids and instants have.
 MAX_CHARACTERS = 4_500
 
 
 def test_nothing_is_claimed_of_a_quiet_day(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    with a_daemon(place):
-        said = place.said("system", "digest")
+    workspace = a_workspace(tmp_path)
+    with a_daemon(workspace):
+        said = workspace.json("system", "digest")
         assert (said["executions"], said["failed_jobs"], said["waiting_jobs"]) == (0, 0, 0)
         for name in ("ran", "failed", "skipped", "waiting", "breakers", "deliveries", "config", "next"):
             assert said[name] == [], name
@@ -28,19 +28,19 @@ def test_a_bad_night_fits_on_one_screen(tmp_path: Path) -> None:
     """Groups with an example and what to do; every command that is named can be typed."""
     names = [f"broken{number}" for number in range(12)]
     plugins = "".join(f"  {name}: {{retry: {{max_attempts: 1}}}}\n" for name in names)
-    place = a_place(tmp_path, f"{plugins}  slow: {{parallelism: 1}}\n")
+    workspace = a_workspace(tmp_path, f"{plugins}  slow: {{parallelism: 1}}\n")
     for name in names:
-        place.plugin(name, BROKEN)
-    place.plugin("slow", SLOW)
-    with a_daemon(place) as daemon:
-        first = place.said("run", "slow", "--no-wait")["job_id"]
+        workspace.plugin(name, BROKEN)
+    workspace.plugin("slow", SLOW)
+    with a_daemon(workspace) as daemon:
+        first = workspace.json("run", "slow", "--no-wait")["job_id"]
         daemon.wait_until_started(first)
-        place.said("run", "slow", "--no-wait")
+        workspace.json("run", "slow", "--no-wait")
         for name in names:
-            place.said("run", name, status=1)
-        place.said("run", names[0], status=1)
-        place.said("run", "echo")
-        said = place.said("system", "digest", "--since", "1h")
+            workspace.json("run", name, status=1)
+        workspace.json("run", names[0], status=1)
+        workspace.json("run", "echo")
+        said = workspace.json("system", "digest", "--since", "1h")
         assert len(json.dumps(said)) <= MAX_CHARACTERS
         assert (said["executions"], said["failed_jobs"], said["waiting_jobs"]) == (14, 13, 1)
         worst = said["failed"][0]
@@ -51,8 +51,8 @@ def test_a_bad_night_fits_on_one_screen(tmp_path: Path) -> None:
         assert len(said["failed"]) + said["more"]["failed"] == 12
         assert "parallelism" in said["waiting"][0]["why"]
         for line in said["next"]:
-            assert place.ductile(*line.split()[1:]).status == 0, line
-        shown = place.ductile("system", "digest").out
+            assert workspace.ductile(*line.split()[1:]).status == 0, line
+        shown = workspace.ductile("system", "digest").out
         assert len(shown.splitlines()) <= 50
         assert "Failed: 13 jobs" in shown
         # Times are local, as everywhere; those of the JSON are in UTC.

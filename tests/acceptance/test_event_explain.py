@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place
+from builders.daemons import Workspace, a_daemon, a_workspace
 
 CONFIG = """\
   shop: {notify_on_complete: true}
@@ -28,17 +28,17 @@ PAYLOAD = '{"total": 35, "api_key": "canary-92"}'
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    made = a_place(tmp_path, CONFIG)
+def workspace(tmp_path: Path) -> Workspace:
+    made = a_workspace(tmp_path, CONFIG)
     for name in ("shop", "asleep"):
         made.plugin(name, '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "sold"}\'\n')
     return made
 
 
-def test_each_target_has_the_comparison_that_decided(place: Place) -> None:
-    with a_daemon(place):
-        before = place.said("event", "tail")["highest"]
-        found = place.said("event", "explain", "order.placed", "--payload", PAYLOAD)
+def test_each_target_has_the_comparison_that_decided(workspace: Workspace) -> None:
+    with a_daemon(workspace):
+        before = workspace.json("event", "tail")["highest"]
+        found = workspace.json("event", "explain", "order.placed", "--payload", PAYLOAD)
         assert (found["source"], found["would_start"]) == ("cli", ["echo.handle"])
         by_name = {(each["kind"], each["target"]): each for each in found["targets"]}
         assert len(by_name) == 6
@@ -53,32 +53,36 @@ def test_each_target_has_the_comparison_that_decided(place: Place) -> None:
         assert of_shop["outcome"] == "other_source"
         assert of_shop["comparisons"][0]["path"] == "event.source"
         assert by_name["hook", "pipeline:alarm"]["outcome"] == "other_type"
-        said = place.ductile("event", "explain", "order.placed", "--payload", PAYLOAD)
+        said = workspace.ductile("event", "explain", "order.placed", "--payload", PAYLOAD)
         assert "Would start echo.handle: the route from cli takes order.placed." in said.out
         assert "payload.total gte 100 is false (found 35)" in said.out
         assert "canary" not in said.out + json.dumps(found)
         # Nothing was run or stored.
-        assert place.said("job", "list")["jobs"] == []
-        assert place.said("event", "tail")["highest"] == before
-        planned = place.said("event", "send", "order.placed", "--payload", PAYLOAD, "--dry-run")
+        assert workspace.json("job", "list")["jobs"] == []
+        assert workspace.json("event", "tail")["highest"] == before
+        planned = workspace.json("event", "send", "order.placed", "--payload", PAYLOAD, "--dry-run")
         assert (planned["targets"], planned["dry_run"]) == (found["targets"], True)
-        sent = place.said("event", "send", "order.placed", "--payload", PAYLOAD)
+        sent = workspace.json("event", "send", "order.placed", "--payload", PAYLOAD)
         assert [each["target"] for each in sent["started"]] == found["would_start"]
 
 
-def test_sources_hooks_and_hops(place: Place) -> None:
+def test_sources_hooks_and_hops(workspace: Workspace) -> None:
     """Also without a daemon."""
-    found = place.said("event", "explain", "order.placed", "--from", "shop", "--payload", '{"total": 100}')
+    found = workspace.json(
+        "event", "explain", "order.placed", "--from", "shop", "--payload", '{"total": 100}'
+    )
     assert found["would_start"] == ["asleep.handle", "pipeline:large", "pipeline:of-shop"]
     assert found["targets"][0]["warning"] == "the plugin asleep is disabled"
     assert found["hops"] == 1
-    far = place.said("event", "explain", "order.placed", "--from", "shop", "--hops", "20")
+    far = workspace.json("event", "explain", "order.placed", "--from", "shop", "--hops", "20")
     assert far["would_start"] == []
     assert "service.max_hops" in far["targets"][0]["reason"]
-    assert place.said("event", "explain", "job.failed", "--from", "shop")["would_start"] == ["pipeline:alarm"]
-    quiet = place.said("event", "explain", "job.failed", "--from", "echo")["targets"]
+    assert workspace.json("event", "explain", "job.failed", "--from", "shop")["would_start"] == [
+        "pipeline:alarm"
+    ]
+    quiet = workspace.json("event", "explain", "job.failed", "--from", "echo")["targets"]
     assert {each["target"]: each["outcome"] for each in quiet}["pipeline:alarm"] == "other_source"
-    unknown = place.said("event", "explain", "order.placed", "--from", "shp", status=1)
+    unknown = workspace.json("event", "explain", "order.placed", "--from", "shp", status=1)
     assert unknown["error"]["hint"] == "did you mean shop?"
-    nothing = place.ductile("event", "explain", "order.plcaed").out
+    nothing = workspace.ductile("event", "explain", "order.plcaed").out
     assert "No route or pipeline matches order.plcaed from `cli`." in nothing

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from demo import agree, plan_meetings, weigh_in, write_example
 
-from builders.daemons import PATIENCE, Daemon, Place, a_daemon
+from builders.daemons import PATIENCE, Daemon, Workspace, a_daemon
 from builders.terminal import Terminal
 from fakes.garmin import Activity, FakeGarmin, GarminDay, with_example_days
 from fakes.google_calendar import FakeGoogleCalendar
@@ -37,29 +37,29 @@ plugins:
 """
 
 
-def run(place: Place, *words: str) -> str:
+def run(workspace: Workspace, *words: str) -> str:
     """Run a command of a plugin, and return its result."""
-    ran = place.ductile("run", *words)
+    ran = workspace.ductile("run", *words)
     assert ran.status == 0, ran
     return ran.out
 
 
-def authorize(place: Place, plugin: str) -> None:
+def authorize(workspace: Workspace, plugin: str) -> None:
     redirect = json.dumps({"redirect_uri": "http://127.0.0.1:8400/callback"})
-    begun = json.loads(run(place, plugin, "oauth_start", "--payload", redirect))
-    assert place.ductile("plugin", "authorize", plugin, "--code", agree(begun["url"])).status == 0
+    begun = json.loads(run(workspace, plugin, "oauth_start", "--payload", redirect))
+    assert workspace.ductile("plugin", "authorize", plugin, "--code", agree(begun["url"])).status == 0
 
 
-def wait_until_idle(place: Place) -> None:
+def wait_until_idle(workspace: Workspace) -> None:
     """Wait for all jobs, and for those that they lead to."""
-    while jobs := [job for listed in place.said("queue", "list").values() for job in listed]:
+    while jobs := [job for listed in workspace.json("queue", "list").values() for job in listed]:
         for job in jobs:
-            place.ductile("job", "wait", job["job_id"], "--timeout", "60s")
+            workspace.ductile("job", "wait", job["job_id"], "--timeout", "60s")
 
 
-def reports(place: Place) -> dict[str, Any]:
+def reports(workspace: Workspace) -> dict[str, Any]:
     """The numbers of the latest report of each week, from the facts."""
-    facts = place.said("plugin", "facts", "health_analyzer")["facts"]
+    facts = workspace.json("plugin", "facts", "health_analyzer")["facts"]
     return {fact["fact"]["week"]: fact["fact"] for fact in reversed(facts)}
 
 
@@ -126,25 +126,25 @@ def told_week(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def live_a_day(garmin: FakeGarmin, place: Place, day: date, final: GarminDay) -> None:
+def live_a_day(garmin: FakeGarmin, workspace: Workspace, day: date, final: GarminDay) -> None:
     """The watch synchronises twice: first a part of the day, with an activity that is deleted later."""
     mistake = Activity(day.toordinal() * 10, day, "running", 999.0, 999.0)
     garmin.days[day] = GarminDay(steps=(final.steps or 0) // 2, resting_heart_rate=90)
     garmin.activities.append(mistake)
-    run(place, "garmin")
+    run(workspace, "garmin")
     garmin.days[day] = final
     garmin.activities.remove(mistake)
 
 
 def an_example(
     directory: Path, garmin: FakeGarmin, withings: FakeWithings, google: FakeGoogleCalendar
-) -> Place:
-    place = Place(directory=directory)
+) -> Workspace:
+    workspace = Workspace(directory=directory)
     write_example(directory / "demo", garmin, withings, google)
     (directory / "demo" / "faster.yaml").write_text(FASTER)
-    assert place.ductile("config", "set", "include[+]", "faster.yaml").status == 0
-    assert place.ductile("config", "lock").status == 0
-    return place
+    assert workspace.ductile("config", "set", "include[+]", "faster.yaml").status == 0
+    assert workspace.ductile("config", "lock").status == 0
+    return workspace
 
 
 def kill_in_job(daemon: Daemon, plugin: str, number: int) -> None:
@@ -170,34 +170,34 @@ def test_a_week_is_reported_as_it_was_lived_also_if_the_daemon_is_killed(tmp_pat
         with_example_days(garmin, today)
         final = {day: garmin.days.pop(day) for day in [*week, today]}
         garmin.activities = [each for each in garmin.activities if each.day < week[0]]
-        place = an_example(tmp_path, garmin, withings, google)
-        with a_daemon(place) as daemon:
-            run(place, "garmin", "login")
+        workspace = an_example(tmp_path, garmin, withings, google)
+        with a_daemon(workspace) as daemon:
+            run(workspace, "garmin", "login")
             for plugin in ("withings", "google_calendar"):
-                authorize(place, plugin)
-                run(place, plugin)
-            run(place, "garmin", "--no-wait")
+                authorize(workspace, plugin)
+                run(workspace, plugin)
+            run(workspace, "garmin", "--no-wait")
             kill_in_job(daemon, "health_analyzer", 4)
-        with a_daemon(place):
-            while "left for" in run(place, "garmin"):
+        with a_daemon(workspace):
+            while "left for" in run(workspace, "garmin"):
                 pass
             for day in week:
-                live_a_day(garmin, place, day, final[day])
-        with a_daemon(place) as daemon:
-            run(place, "garmin", "--no-wait")
+                live_a_day(garmin, workspace, day, final[day])
+        with a_daemon(workspace) as daemon:
+            run(workspace, "garmin", "--no-wait")
             kill_in_job(daemon, "garmin", 1)
-        with a_daemon(place) as daemon:
-            wait_until_idle(place)
+        with a_daemon(workspace) as daemon:
+            wait_until_idle(workspace)
             google.delete(next(name for name in google.entries if name.startswith("review")))
             google.delete([name for name in google.entries if name.startswith("standup")][-2])
-            run(place, "google_calendar")
-            wait_until_idle(place)
-            run(place, "health_analyzer", "report", "--payload", payload_of(week[0]), "--no-wait")
+            run(workspace, "google_calendar")
+            wait_until_idle(workspace)
+            run(workspace, "health_analyzer", "report", "--payload", payload_of(week[0]), "--no-wait")
             kill_in_job(daemon, "tell", 1)
-        with a_daemon(place):
-            run(place, "health_analyzer", "report", "--payload", payload_of(week[-1]))
-            wait_until_idle(place)
-            found = reports(place)
+        with a_daemon(workspace):
+            run(workspace, "health_analyzer", "report", "--payload", payload_of(week[-1]))
+            wait_until_idle(workspace)
+            found = reports(workspace)
         for day in {week[0], week[-1]}:
             monday = day - timedelta(days=day.weekday())
             year, number, _ = monday.isocalendar()
@@ -248,18 +248,18 @@ def test_what_its_page_says_can_be_copied(tmp_path: Path) -> None:
     parts = re.findall(r"^```yaml\n(.*?)^```$", (EXAMPLE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert parts
     for number, part in enumerate(["", *parts]):
-        place = tmp_path / str(number)
-        place.mkdir()
+        directory = tmp_path / str(number)
+        directory.mkdir()
         text = (EXAMPLE / "config.yaml").read_text()
         if "uses: notify" in part:
             text = text.replace("    run: ./tell.sh\n", "")
-        (place / "config.yaml").write_text(text.replace("include: [fakes.yaml]", "include: [part.yaml]"))
-        (place / "part.yaml").write_text(part)
-        (place / ".env").write_text(
+        (directory / "config.yaml").write_text(text.replace("include: [fakes.yaml]", "include: [part.yaml]"))
+        (directory / "part.yaml").write_text(part)
+        (directory / ".env").write_text(
             "".join(f"{name}=x\n" for name in re.findall(r"\$\{(\w+)\}", text + part))
         )
-        shutil.copy(EXAMPLE / "tell.sh", place)
-        terminal = Terminal(directory=place)
+        shutil.copy(EXAMPLE / "tell.sh", directory)
+        terminal = Terminal(directory=directory)
         assert terminal.ductile("config", "lock").status == 0
         checked = terminal.ductile("config", "check")
         assert checked.status == 0, checked

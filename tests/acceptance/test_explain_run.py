@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place, answering
+from builders.daemons import Workspace, a_daemon, a_workspace, answering
 
 PASS_ON = """#!/usr/bin/env python3
 import json, sys
@@ -37,42 +37,42 @@ def found_user(**fields: object) -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = a_place(tmp_path, PIPELINE)
-    place.plugin("crm", found_user(email="canary@example.org"))
-    place.plugin("relay", PASS_ON)
-    return place
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = a_workspace(tmp_path, PIPELINE)
+    workspace.plugin("crm", found_user(email="canary@example.org"))
+    workspace.plugin("relay", PASS_ON)
+    return workspace
 
 
-def change_crm(place: Place, script: str) -> None:
-    (place.directory / "demo" / "plugins" / "crm" / "run.sh").write_text(script)
+def change_crm(workspace: Workspace, script: str) -> None:
+    (workspace.directory / "demo" / "plugins" / "crm" / "run.sh").write_text(script)
 
 
-def run(place: Place, *, status: int) -> dict[str, Any]:
-    ran = place.ductile("pipeline", "run", "welcome", "--json")
+def run(workspace: Workspace, *, status: int) -> dict[str, Any]:
+    ran = workspace.ductile("pipeline", "run", "welcome", "--json")
     assert ran.status == status, ran
     job: dict[str, Any] = json.loads(ran.out)
     return job
 
 
-def steps(place: Place, run_id: str) -> dict[str, str]:
-    explained = place.said("pipeline", "explain", run_id)
+def steps(workspace: Workspace, run_id: str) -> dict[str, str]:
+    explained = workspace.json("pipeline", "explain", run_id)
     return {step["step"]: step["jobs"][0]["job_id"] for step in explained["steps"] if step["jobs"]}
 
 
-def explain(place: Place, job_id: str) -> dict[str, Any]:
-    return place.said("job", "explain", job_id)
+def explain(workspace: Workspace, job_id: str) -> dict[str, Any]:
+    return workspace.json("job", "explain", job_id)
 
 
-def test_a_field_that_was_renamed_three_steps_up_is_named(place: Place) -> None:
+def test_a_field_that_was_renamed_three_steps_up_is_named(workspace: Workspace) -> None:
     """The failed template names the missing field; the comparison finds the step that lost it."""
-    with a_daemon(place):
-        good = run(place, status=0)
-        change_crm(place, found_user(mail="canary@example.org"))
-        bad = run(place, status=1)
-        of_bad, of_good = steps(place, bad["job_id"]), steps(place, good["job_id"])
+    with a_daemon(workspace):
+        good = run(workspace, status=0)
+        change_crm(workspace, found_user(mail="canary@example.org"))
+        bad = run(workspace, status=1)
+        of_bad, of_good = steps(workspace, bad["job_id"]), steps(workspace, good["job_id"])
         for job, like in ((bad["job_id"], good["job_id"]), (of_bad["send"], of_good["send"])):
-            explained = explain(place, job)
+            explained = explain(workspace, job)
             assert explained["compared_with"] == like
             change = explained["first_change"]
             assert (change["step"], change["plugin"], change["job_id"]) == ("look", "crm", of_bad["look"])
@@ -89,56 +89,60 @@ def test_a_field_that_was_renamed_three_steps_up_is_named(place: Place) -> None:
             assert "without a reload" in files["now"]
             assert "payload.mail" in explained["advice"][0]
             assert "canary@example.org" not in json.dumps(explained["differences"] + [explained["cause"]])
-        text = place.ductile("job", "explain", bad["job_id"]).out
+        text = workspace.ductile("job", "explain", bad["job_id"]).out
         assert f"The first step whose output changed is look (crm handle, job {of_bad['look']})" in text
         assert "payload.email is gone (renamed to payload.mail?)" in text
         assert "Step send needs payload.email (with.to)." in text
 
 
-def test_compared_and_not_compared_parts_are_listed(place: Place) -> None:
+def test_compared_and_not_compared_parts_are_listed(workspace: Workspace) -> None:
     """Only what was compared counts as the same."""
-    good = run(place, status=0)
-    place.config.write_text(place.config.read_text().replace("payload.email", "payload.nothing"))
-    bad = run(place, status=1)
-    explained = explain(place, bad["job_id"])
+    good = run(workspace, status=0)
+    workspace.config.write_text(workspace.config.read_text().replace("payload.email", "payload.nothing"))
+    bad = run(workspace, status=1)
+    explained = explain(workspace, bad["job_id"])
     assert explained["compared_with"] == good["job_id"]
     assert explained["first_change"] is None
     assert {"what": "step send", "good": "as it was", "now": "changed: with"} in explained["differences"]
     for part in PARTS:
         assert part in " ".join(explained["compared"])
     assert any("environment" in gap for gap in explained["not_compared"])
-    text = place.ductile("job", "explain", bad["job_id"]).out
+    text = workspace.ductile("job", "explain", bad["job_id"]).out
     assert "What was not compared" in text
     assert "Nothing that is recorded" not in text
 
 
-def test_a_first_run_that_fails_is_not_compared(place: Place) -> None:
-    change_crm(place, found_user())
-    bad = run(place, status=1)
-    explained = explain(place, bad["job_id"])
+def test_a_first_run_that_fails_is_not_compared(workspace: Workspace) -> None:
+    change_crm(workspace, found_user())
+    bad = run(workspace, status=1)
+    explained = explain(workspace, bad["job_id"])
     assert explained["compared_with"] is None
     assert explained["not_compared"] == ["everything: no earlier run of pipeline welcome succeeded"]
-    send = steps(place, bad["job_id"])["send"]
-    assert "no earlier run of pipeline welcome succeeded" in " ".join(explain(place, send)["not_compared"])
+    send = steps(workspace, bad["job_id"])["send"]
+    assert "no earlier run of pipeline welcome succeeded" in " ".join(
+        explain(workspace, send)["not_compared"]
+    )
 
 
-def test_a_new_version_of_a_plugin_is_a_difference(place: Place) -> None:
-    run(place, status=0)
-    manifest = place.directory / "demo" / "plugins" / "crm" / "manifest.yaml"
+def test_a_new_version_of_a_plugin_is_a_difference(workspace: Workspace) -> None:
+    run(workspace, status=0)
+    manifest = workspace.directory / "demo" / "plugins" / "crm" / "manifest.yaml"
     manifest.write_text(manifest.read_text().replace("1.0.0", "1.1.0"))
-    change_crm(place, found_user(email=None))
-    place.config.write_text(place.config.read_text().replace('"{payload.email}"', '"{payload.email.name}"'))
-    explained = explain(place, run(place, status=1)["job_id"])
+    change_crm(workspace, found_user(email=None))
+    workspace.config.write_text(
+        workspace.config.read_text().replace('"{payload.email}"', '"{payload.email.name}"')
+    )
+    explained = explain(workspace, run(workspace, status=1)["job_id"])
     assert {"what": "version of plugin crm", "good": "1.0.0", "now": "1.1.0"} in explained["differences"]
     (change,) = explained["first_change"]["changes"]
     assert change == {"field": "payload.email", "change": "retyped", "good": "text", "now": "null"}
 
 
-def test_a_job_that_was_ended_by_hand_is_not_compared(place: Place) -> None:
+def test_a_job_that_was_ended_by_hand_is_not_compared(workspace: Workspace) -> None:
     """An operator cancelled it, so it is not compared."""
-    run(place, status=0)
-    (begun,) = place.said("event", "send", "user.came")["started"]
-    assert place.ductile("job", "cancel", begun["job_id"]).status == 0
-    explained = explain(place, begun["job_id"])
+    run(workspace, status=0)
+    (begun,) = workspace.json("event", "send", "user.came")["started"]
+    assert workspace.ductile("job", "cancel", begun["job_id"]).status == 0
+    explained = explain(workspace, begun["job_id"])
     assert (explained["status"], explained["reason"]) == ("dead", "cancelled")
     assert (explained["compared_with"], explained["differences"], explained["not_compared"]) == (None, [], [])

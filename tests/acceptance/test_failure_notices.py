@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Daemon, Place, a_daemon, a_place, answering
+from builders.daemons import Daemon, Workspace, a_daemon, a_workspace, answering
 
 #: Appends the payload of every request to a file.
 TELL = """\
@@ -29,43 +29,43 @@ pipelines:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def workspace(tmp_path: Path) -> Workspace:
     plugins = f"  broken: {{}}\n  tell: {{env: {{TOLD: {tmp_path / 'told'}}}}}\n  bad_tell: {{}}\n"
-    place = a_place(tmp_path, plugins + PIPELINES)
-    place.plugin("broken", BROKEN)
-    place.plugin("tell", TELL)
-    place.plugin("bad_tell", answering({"status": "error", "error": "no network", "retry": False}))
-    assert place.ductile("config", "lock").status == 0
-    return place
+    workspace = a_workspace(tmp_path, plugins + PIPELINES)
+    workspace.plugin("broken", BROKEN)
+    workspace.plugin("tell", TELL)
+    workspace.plugin("bad_tell", answering({"status": "error", "error": "no network", "retry": False}))
+    assert workspace.ductile("config", "lock").status == 0
+    return workspace
 
 
-def receive_by(place: Place, name: str) -> None:
-    assert place.ductile("config", "set", "service.on_failure", name, "--lock").status == 0
+def receive_by(workspace: Workspace, name: str) -> None:
+    assert workspace.ductile("config", "set", "service.on_failure", name, "--lock").status == 0
 
 
-def notices(place: Place) -> list[dict[str, Any]]:
-    told = place.directory / "told"
+def notices(workspace: Workspace) -> list[dict[str, Any]]:
+    told = workspace.directory / "told"
     return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
 
 
-def fail(place: Place, *target: str) -> str:
-    job_id: str = place.said("run", *target, status=1)["job_id"]
+def fail(workspace: Workspace, *target: str) -> str:
+    job_id: str = workspace.json("run", *target, status=1)["job_id"]
     return job_id
 
 
-def wait_for_notice(place: Place, daemon: Daemon, plugin: str = "tell") -> str:
+def wait_for_notice(workspace: Workspace, daemon: Daemon, plugin: str = "tell") -> str:
     ended = ("job.succeeded", "job.failed", "job.dead")
     line = daemon.wait_for_any(ended, lambda line: line.get("plugin") == plugin)
     return str(line["job_id"])
 
 
-def test_a_plugin_is_told_of_a_failed_job(place: Place) -> None:
-    receive_by(place, "tell")
-    with a_daemon(place) as daemon:
-        job_id = fail(place, "broken", "handle")
-        notice = wait_for_notice(place, daemon)
-        (payload,) = notices(place)
-        explained = place.ductile("job", "explain", notice)
+def test_a_plugin_is_told_of_a_failed_job(workspace: Workspace) -> None:
+    receive_by(workspace, "tell")
+    with a_daemon(workspace) as daemon:
+        job_id = fail(workspace, "broken", "handle")
+        notice = wait_for_notice(workspace, daemon)
+        (payload,) = notices(workspace)
+        explained = workspace.ductile("job", "explain", notice)
     assert (payload["count"], payload["type"]) == (1, "failure")
     assert payload["by_plugin"] == {"broken": {"count": 1, "reasons": {"plugin_error": 1}}}
     (failure,) = payload["failures"]
@@ -83,23 +83,23 @@ def test_a_plugin_is_told_of_a_failed_job(place: Place) -> None:
     assert "service.on_failure" in explained.out
 
 
-def test_a_run_is_told_once_and_a_pipeline_can_be_the_receiver(place: Place) -> None:
-    receive_by(place, "report")
-    with a_daemon(place) as daemon:
-        place.ductile("pipeline", "run", "nightly")
-        wait_for_notice(place, daemon)
-        (payload,) = notices(place)
+def test_a_run_is_told_once_and_a_pipeline_can_be_the_receiver(workspace: Workspace) -> None:
+    receive_by(workspace, "report")
+    with a_daemon(workspace) as daemon:
+        workspace.ductile("pipeline", "run", "nightly")
+        wait_for_notice(workspace, daemon)
+        (payload,) = notices(workspace)
     assert payload["count"] == 1
     assert payload["text"].startswith("pipeline nightly failed")
 
 
-def test_a_receiver_that_fails_causes_no_notice_and_the_doctor_says_so(place: Place) -> None:
-    receive_by(place, "bad_tell")
-    with a_daemon(place) as daemon:
-        fail(place, "broken", "handle")
-        notice = wait_for_notice(place, daemon, "bad_tell")
-        checks = json.loads(place.ductile("doctor", "--json").out)["findings"]
-        jobs = place.said("job", "list", "--plugin", "bad_tell", "--by", "hook")["jobs"]
+def test_a_receiver_that_fails_causes_no_notice_and_the_doctor_says_so(workspace: Workspace) -> None:
+    receive_by(workspace, "bad_tell")
+    with a_daemon(workspace) as daemon:
+        fail(workspace, "broken", "handle")
+        notice = wait_for_notice(workspace, daemon, "bad_tell")
+        checks = json.loads(workspace.ductile("doctor", "--json").out)["findings"]
+        jobs = workspace.json("job", "list", "--plugin", "bad_tell", "--by", "hook")["jobs"]
     (finding,) = [each for each in checks if each["check"] == "notices"]
     assert finding["level"] == "warn"
     assert "no network" in finding["message"]
@@ -107,37 +107,37 @@ def test_a_receiver_that_fails_causes_no_notice_and_the_doctor_says_so(place: Pl
     assert [job["job_id"] for job in jobs] == [notice]
 
 
-def test_a_sigkill_between_the_failure_and_its_notice_loses_nothing(place: Place) -> None:
+def test_a_sigkill_between_the_failure_and_its_notice_loses_nothing(workspace: Workspace) -> None:
     """The receiver is disabled, so that the failure waits; the daemon is killed, and the next one tells."""
-    receive_by(place, "tell")
-    place.ductile("config", "set", "plugins.tell.enabled", "false", "--lock")
-    with a_daemon(place) as daemon:
-        job_id = fail(place, "broken", "handle")
+    receive_by(workspace, "tell")
+    workspace.ductile("config", "set", "plugins.tell.enabled", "false", "--lock")
+    with a_daemon(workspace) as daemon:
+        job_id = fail(workspace, "broken", "handle")
         daemon.wait_for("job.failed", lambda line: line.get("job_id") == job_id)
         daemon.end(signal.SIGKILL)
-    assert notices(place) == []
-    place.ductile("config", "set", "plugins.tell.enabled", "true", "--lock")
-    with a_daemon(place) as daemon:
-        wait_for_notice(place, daemon)
-    assert [payload["failures"][0]["job_id"] for payload in notices(place)] == [job_id]
+    assert notices(workspace) == []
+    workspace.ductile("config", "set", "plugins.tell.enabled", "true", "--lock")
+    with a_daemon(workspace) as daemon:
+        wait_for_notice(workspace, daemon)
+    assert [payload["failures"][0]["job_id"] for payload in notices(workspace)] == [job_id]
 
 
-def test_a_reload_changes_the_receiver(place: Place) -> None:
-    receive_by(place, "tell")
-    place.ductile("config", "set", "plugins.tell.enabled", "false", "--lock")
-    with a_daemon(place) as daemon:
-        job_id = fail(place, "broken", "handle")
+def test_a_reload_changes_the_receiver(workspace: Workspace) -> None:
+    receive_by(workspace, "tell")
+    workspace.ductile("config", "set", "plugins.tell.enabled", "false", "--lock")
+    with a_daemon(workspace) as daemon:
+        job_id = fail(workspace, "broken", "handle")
         daemon.wait_for("job.failed", lambda line: line.get("job_id") == job_id)
-        receive_by(place, "bad_tell")
-        assert place.ductile("reload").status == 0
-        wait_for_notice(place, daemon, "bad_tell")
+        receive_by(workspace, "bad_tell")
+        assert workspace.ductile("reload").status == 0
+        wait_for_notice(workspace, daemon, "bad_tell")
 
 
 @pytest.mark.parametrize(("name", "hint"), [("tel", "tell"), ("reprt", "report"), ("tell.handel", "handle")])
-def test_an_unknown_receiver_is_a_config_error(place: Place, name: str, hint: str) -> None:
-    text = place.config.read_text().replace("service:", f"service:\n  on_failure: {name}", 1)
-    place.config.write_text(text if "on_failure" in text else f"service: {{on_failure: {name}}}\n{text}")
-    ran = place.ductile("config", "check")
+def test_an_unknown_receiver_is_a_config_error(workspace: Workspace, name: str, hint: str) -> None:
+    text = workspace.config.read_text().replace("service:", f"service:\n  on_failure: {name}", 1)
+    workspace.config.write_text(text if "on_failure" in text else f"service: {{on_failure: {name}}}\n{text}")
+    ran = workspace.ductile("config", "check")
     assert ran.status == 78
     assert "service.on_failure" in ran.err + ran.out
     assert hint in ran.err + ran.out

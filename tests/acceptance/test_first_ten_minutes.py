@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import a_daemon, a_place
+from builders.daemons import a_daemon, a_workspace
 from builders.screens import TMUX, WIDTH, Pane, TmuxSession, a_tmux_session, plain
 from builders.terminal import Terminal
 
@@ -114,12 +114,12 @@ def test_long_work_shows_that_it_goes_on(session: TmuxSession, tmp_path: Path) -
     """A line that counts while a job is waited for, without a daemon and with one; it is gone when
     the result is there.
     """
-    place = a_place(tmp_path, "  slow: {}\n")
-    gate = place.plugin("slow", WAITS_FOR_GATE) / "gate"
+    workspace = a_workspace(tmp_path, "  slow: {}\n")
+    gate = workspace.plugin("slow", WAITS_FOR_GATE) / "gate"
     os.mkfifo(gate)
     with session.a_pane("you") as you:
         watch_a_run(you, gate, "waiting for slow, 1.0s")
-        with a_daemon(place):
+        with a_daemon(workspace):
             watch_a_run(you, gate, "waiting for slow, job ")
 
 

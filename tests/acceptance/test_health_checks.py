@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from builders.daemons import Place, a_daemon, a_place
-from builders.http import an_api, an_api_place, token_for
+from builders.daemons import Workspace, a_daemon, a_workspace
+from builders.http import an_api, an_api_workspace, token_for
 from builders.plugins import a_manifest, a_plugin
 
 #: Healthy; whatever else it is asked for it does not end by itself.
@@ -25,62 +25,62 @@ SICK = (
 )
 
 
-def health_findings(place: Place, *, status: int = 0) -> list[dict[str, Any]]:
-    said = place.said("system", "doctor", status=status)
+def health_findings(workspace: Workspace, *, status: int = 0) -> list[dict[str, Any]]:
+    said = workspace.json("system", "doctor", status=status)
     return [row for row in said["findings"] if row["check"] == "health"]
 
 
-def private(place: Place) -> Place:
-    place.config.parent.chmod(0o700)
-    place.config.chmod(0o600)
-    return place
+def private(workspace: Workspace) -> Workspace:
+    workspace.config.parent.chmod(0o700)
+    workspace.config.chmod(0o600)
+    return workspace
 
 
 def test_a_backlog_does_not_hold_up_health_checks(tmp_path: Path) -> None:
     """All workers are busy and jobs wait; health commands run at once."""
-    place = private(a_place(tmp_path, "  busy: {}\n"))
-    place.plugin("busy", BUSY)
-    place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
-    with a_daemon(place) as daemon:
-        running = place.said("plugin", "run", "busy", "--no-wait")["job_id"]
+    workspace = private(a_workspace(tmp_path, "  busy: {}\n"))
+    workspace.plugin("busy", BUSY)
+    workspace.config.write_text(workspace.config.read_text().replace("max_workers: 4", "max_workers: 1"))
+    with a_daemon(workspace) as daemon:
+        running = workspace.json("plugin", "run", "busy", "--no-wait")["job_id"]
         daemon.wait_until_started(running)
         for plugin in ("busy", "echo", "echo"):
-            place.said("plugin", "run", plugin, "--no-wait")
-        (found,) = health_findings(place)
+            workspace.json("plugin", "run", plugin, "--no-wait")
+        (found,) = health_findings(workspace)
         assert (found["level"], found["message"]) == ("ok", "2 plugins report that they are healthy")
-        waiting = place.said("job", "list", "--status", "queued")["jobs"]
+        waiting = workspace.json("job", "list", "--status", "queued")["jobs"]
         assert {job["command"] for job in waiting} == {"poll"}, "nothing overtook the queue but the checks"
         assert len(waiting) == 3
 
 
 def test_a_plugin_that_bears_one_process_is_not_asked_while_it_is_busy(tmp_path: Path) -> None:
-    place = private(a_place(tmp_path, "  lone: {}\n"))
+    workspace = private(a_workspace(tmp_path, "  lone: {}\n"))
     manifest = a_manifest("lone", extra="concurrency_safe: false\n")
-    a_plugin(place.config.parent / "plugins", "lone", manifest=manifest, script=BUSY)
-    with a_daemon(place) as daemon:
-        daemon.wait_until_started(place.said("plugin", "run", "lone", "--no-wait")["job_id"])
-        noted, healthy = health_findings(place)
+    a_plugin(workspace.config.parent / "plugins", "lone", manifest=manifest, script=BUSY)
+    with a_daemon(workspace) as daemon:
+        daemon.wait_until_started(workspace.json("plugin", "run", "lone", "--no-wait")["job_id"])
+        noted, healthy = health_findings(workspace)
         assert {noted["level"], healthy["level"]} == {"ok"}
         assert any("lone was not asked" in row["message"] for row in (noted, healthy))
 
 
 def test_a_health_check_is_no_run_and_its_failure_is_shown(tmp_path: Path) -> None:
-    place = private(a_place(tmp_path, "  sick: {}\n"))
-    place.plugin("sick", SICK)
-    with a_daemon(place):
-        ran = place.said("plugin", "run", "sick")["job_id"]
-        place.said("system", "status", "--health")
-        shown = {row["name"]: row for row in place.said("system", "status")["plugins"]}["sick"]
+    workspace = private(a_workspace(tmp_path, "  sick: {}\n"))
+    workspace.plugin("sick", SICK)
+    with a_daemon(workspace):
+        ran = workspace.json("plugin", "run", "sick")["job_id"]
+        workspace.json("system", "status", "--health")
+        shown = {row["name"]: row for row in workspace.json("system", "status")["plugins"]}["sick"]
         assert (shown["last_run"]["job_id"], shown["last_run"]["command"]) == (ran, "poll")
         assert (shown["health"], shown["health_error"]) == ("failed", "no paper left")
-        assert "sick is not healthy: no paper left" in place.ductile("system", "status").out
+        assert "sick is not healthy: no paper left" in workspace.ductile("system", "status").out
 
 
 def test_a_read_only_token_starts_no_health_check(tmp_path: Path) -> None:
     """A GET returns the results of the latest health commands."""
-    place = an_api_place(tmp_path, "  sick: {}\n")
-    place.plugin("sick", SICK)
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, "  sick: {}\n")
+    workspace.plugin("sick", SICK)
+    with an_api(workspace) as api:
 
         def health_findings() -> list[dict[str, Any]]:
             found = api.get("/system/doctor", token=token_for("system:ro"))["findings"]
@@ -88,7 +88,7 @@ def test_a_read_only_token_starts_no_health_check(tmp_path: Path) -> None:
 
         assert "no plugin was asked" in health_findings()[0]["message"]
         assert api.get("/jobs")["jobs"] == []
-        place.said("system", "doctor", status=1)
+        workspace.json("system", "doctor", status=1)
         checks = {job["job_id"] for job in api.get("/jobs?command=health")["jobs"]}
         threads = [threading.Thread(target=health_findings) for _ in range(5)]
         for thread in threads:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import Place
+from builders.daemons import Workspace
 from builders.screens import TMUX, Pane, TmuxSession, a_tmux_session, plain
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="there is no tmux here")
@@ -37,15 +37,15 @@ plugins:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(directory=tmp_path)
-    place.plugin("meter", METER)
-    place.config.write_text(CONFIG)
-    place.config.chmod(0o600)
-    place.config.parent.chmod(0o700)
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace(directory=tmp_path)
+    workspace.plugin("meter", METER)
+    workspace.config.write_text(CONFIG)
+    workspace.config.chmod(0o600)
+    workspace.config.parent.chmod(0o700)
     (tmp_path / "demo" / "reading").write_text("42")
-    assert place.ductile("config", "lock").status == 0
-    return place
+    assert workspace.ductile("config", "lock").status == 0
+    return workspace
 
 
 @pytest.fixture
@@ -54,23 +54,23 @@ def session(tmp_path: Path) -> Iterator[TmuxSession]:
         yield session
 
 
-def night(daemon: Pane, place: Place) -> None:
+def night(daemon: Pane, workspace: Workspace) -> None:
     """It runs well; then what it reads is gone. It is tried again, gives up twice, and the breaker opens."""
     daemon.start("ductile system start --config demo")
     daemon.wait_for('"signal":"job.succeeded"')
-    (place.directory / "demo" / "reading").unlink()
+    (workspace.directory / "demo" / "reading").unlink()
     daemon.wait_for('"signal":"job.retrying"')
     daemon.wait_for('"state":"open","reason":"failure_threshold"')
     # The log says why nothing runs any more.
     daemon.wait_for('"schedule":"often","count":1,"reason":"breaker_open"')
 
 
-def test_an_incident_and_its_end(session: TmuxSession, place: Place) -> None:
+def test_an_incident_and_its_end(session: TmuxSession, workspace: Workspace) -> None:
     """The doctor names the fault, its time, its cause and its fix; then it is fixed."""
     with session.a_pane("daemon") as daemon, session.a_pane("you") as you:
-        night(daemon, place)
+        night(daemon, workspace)
         found = find_out(you)
-        mend(daemon, you, place, found)
+        mend(daemon, you, workspace, found)
 
 
 def find_out(you: Pane) -> str:
@@ -98,9 +98,9 @@ def find_out(you: Pane) -> str:
     return str(explain).split()[-1]
 
 
-def mend(daemon: Pane, you: Pane, place: Place, job: str) -> None:
+def mend(daemon: Pane, you: Pane, workspace: Workspace, job: str) -> None:
     """The cause, the breaker, the job; then everything is well."""
-    (place.directory / "demo" / "reading").write_text("43")
+    (workspace.directory / "demo" / "reading").write_text("43")
     assert seen(you, "system reset meter --dry-run") == "Would close poll."
     mark = len(daemon.flow)
     assert seen(you, "system reset meter") == "Closed 1 breaker."

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import answering
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 from builders.receivers import a_receiver
 
 SECRET = "canary-91d0"
@@ -32,10 +32,10 @@ EMITTING = answering(
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(tmp_path_factory.mktemp("api"), "  source: {}\n", more=CONFIG)
-    place.plugin("source", EMITTING)
-    place.ductile("config", "lock")
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), "  source: {}\n", more=CONFIG)
+    workspace.plugin("source", EMITTING)
+    workspace.ductile("config", "lock")
+    with an_api(workspace) as running:
         yield running
 
 
@@ -51,7 +51,7 @@ def chain(api: Api) -> tuple[str, str]:
 def test_the_document_has_the_whole_chain_from_any_of_its_jobs(api: Api) -> None:
     """Inputs, outputs, timings, attempts, transitions and the configuration of each job."""
     first, second = chain(api)
-    found = api.place.said("job", "export", second)
+    found = api.workspace.json("job", "export", second)
     assert (found["version"], found["root_job_id"], found["requested_job_id"]) == (1, first, second)
     assert [job["job_id"] for job in found["jobs"]] == [first, second]
     shown: dict[str, dict[str, Any]] = {job["job_id"]: job for job in found["jobs"]}
@@ -81,7 +81,7 @@ def test_a_run_has_its_steps_context_and_ledger(api: Api) -> None:
     assert {"pipeline", "first", "second", "third"} <= set(jobs)
     assert jobs["third"]["context"]["who"] == "Ada"
     assert jobs["pipeline"]["payload"] == {"who": "Ada"}
-    api.place.said("job", "rerun", run)
+    api.workspace.json("job", "rerun", run)
     again = api.get(f"/job/{run}/export")
     assert [entry["kind"] for job in again["jobs"] if job["job_id"] == run for entry in job["ledger"]] == [
         "job.rerun"
@@ -102,18 +102,18 @@ def test_deliveries_are_there_without_the_secret_of_their_url(api: Api) -> None:
 
 def test_a_file_is_written_whole_and_private(api: Api) -> None:
     first, _ = chain(api)
-    directory = api.place.directory
+    directory = api.workspace.directory
     target = directory / "chain.json"
     target.write_text("old")
     target.chmod(0o644)
-    ran = api.place.ductile("job", "export", first, "--output", str(target))
+    ran = api.workspace.ductile("job", "export", first, "--output", str(target))
     assert (ran.status, ran.out) == (0, f"Wrote 2 jobs to {target}.\n")
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert len(json.loads(target.read_text())["jobs"]) == 2
-    printed = json.loads(api.place.ductile("job", "export", first).out)
+    printed = json.loads(api.workspace.ductile("job", "export", first).out)
     assert printed["jobs"] == json.loads(target.read_text())["jobs"]
     for bad in (directory / "missing" / "chain.json", directory):
-        refused = api.place.ductile("job", "export", first, "-o", str(bad))
+        refused = api.workspace.ductile("job", "export", first, "-o", str(bad))
         assert refused.status == 2
         assert "cannot be written" in refused.err
     assert [path.name for path in directory.iterdir() if path.name.endswith(".tmp")] == []

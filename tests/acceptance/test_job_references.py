@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from builders.daemons import SLOW, answering
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 
 PIPELINES = """\
 pipelines:
@@ -19,12 +19,12 @@ pipelines:
 @pytest.fixture
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     plugins = "  fine: {}\n  idle: {}\n  slow: {}\n  broken: {retry: {max_attempts: 1}}\n"
-    place = an_api_place(tmp_path_factory.mktemp("references"), plugins, more=PIPELINES)
+    workspace = an_api_workspace(tmp_path_factory.mktemp("references"), plugins, more=PIPELINES)
     for name in ("fine", "idle"):
-        place.plugin(name, answering({"status": "ok", "result": name}))
-    place.plugin("slow", SLOW)
-    place.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
-    with an_api(place) as running:
+        workspace.plugin(name, answering({"status": "ok", "result": name}))
+    workspace.plugin("slow", SLOW)
+    workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
+    with an_api(workspace) as running:
         yield running
 
 
@@ -43,14 +43,14 @@ def test_the_latest_jobs_are_named_by_words(api: Api) -> None:
     failed = api.get("/job/last:failed")
     assert (failed["command"], failed["plugin"]) == ("bad", "pipeline")
     assert bad["job_id"] == failed["job_id"]
-    place = api.place
-    assert place.said("job", "show", "last")["job_id"] == failed["job_id"]
-    assert place.said("job", "logs", "last:broken")["executions"][0]["status"] == "failed"
-    assert "step_failed" in place.ductile("job", "show", "last:failed").out
-    assert place.said("explain", "last:failed")["job_id"] == failed["job_id"]
-    assert place.said("retry", "last:failed", "--dry-run")["job_id"] == failed["job_id"]
+    workspace = api.workspace
+    assert workspace.json("job", "show", "last")["job_id"] == failed["job_id"]
+    assert workspace.json("job", "logs", "last:broken")["executions"][0]["status"] == "failed"
+    assert "step_failed" in workspace.ductile("job", "show", "last:failed").out
+    assert workspace.json("explain", "last:failed")["job_id"] == failed["job_id"]
+    assert workspace.json("retry", "last:failed", "--dry-run")["job_id"] == failed["job_id"]
     # Where a run is wanted, the name of the pipeline is enough.
-    assert place.said("pipeline", "explain", "good")["run"]["job_id"] == run
+    assert workspace.json("pipeline", "explain", "good")["run"]["job_id"] == run
     assert [job["step"] for job in api.get("/jobs?run=good")["jobs"]] == ["only"]
     assert api.get("/job-logs?job_id=last:fine")["logs"][0]["job_id"] == step["job_id"]
 

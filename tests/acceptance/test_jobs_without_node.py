@@ -28,48 +28,51 @@ def test_jobs_wait_visibly_for_a_node_and_go_on_when_it_is_there(tmp_path: Path)
         job_id = submit(found.right, "lefty")
         line = right.wait_for("jobs.without_node", lambda line: line["plugin"] == "lefty")
         assert (line["level"], line["jobs"]) == ("warn", 1)
-        shown = found.right.said("job", "show", job_id)
+        shown = found.right.json("job", "show", job_id)
         assert (shown["status"], shown["hold"]) == ("queued", "no_node")
         assert shown["held_since"] is not None
         assert "no_node" in found.right.ductile("job", "list").out
         explained = found.right.ductile("job", "explain", job_id).out
         assert "no live node runs lefty" in explained
         assert "service.dedupe_ttl" in explained
-        status = found.right.said("status")
+        status = found.right.json("status")
         (waiting,) = status["without_node"]
         assert (waiting["plugin"], waiting["node"], waiting["jobs"]) == ("lefty", None, 1)
         assert "no live node runs lefty" in found.right.ductile("status").out
-        messages = [each["message"] for each in found.right.said("doctor")["findings"]]
+        messages = [each["message"] for each in found.right.json("doctor")["findings"]]
         assert "1 job waits for a node that runs lefty; none is alive" in messages
 
         left = stack.enter_context(a_daemon(found.left))
         left.wait_until_started(job_id)
         left.wait_for("job.succeeded", lambda line: line["job_id"] == job_id)
-        assert found.right.said("status")["without_node"] == []
-        assert found.right.said("system", "selfcheck")["sound"] is True
+        assert found.right.json("status")["without_node"] == []
+        assert found.right.json("system", "selfcheck")["sound"] is True
 
 
 def test_jobs_end_with_an_error_if_no_node_comes(tmp_path: Path) -> None:
     """After `service.dedupe_ttl`. A pipeline run ends as with any failed step."""
     url = store_url(tmp_path)
     service = "  node: right\n  run_only: [echo, waiter]\n  dedupe_ttl: 1s\n"
-    place = a_node(tmp_path / "right", tmp_path, url, service)
-    place.append(PIPELINE)
-    with a_daemon(place) as daemon:
-        alone, run = submit(place, "lefty"), place.said("pipeline", "run", "flow", "--no-wait")["job_id"]
+    workspace = a_node(tmp_path / "right", tmp_path, url, service)
+    workspace.append(PIPELINE)
+    with a_daemon(workspace) as daemon:
+        alone, run = (
+            submit(workspace, "lefty"),
+            workspace.json("pipeline", "run", "flow", "--no-wait")["job_id"],
+        )
         ends = ("job.dead", "job.failed")
         for job_id in (alone, run):
             daemon.wait_for_any(ends, partial(_is_about, job_id))
-        ended = place.said("job", "show", alone)
+        ended = workspace.json("job", "show", alone)
         assert (ended["status"], ended["reason"]) == ("dead", "no_node")
         assert ended["last_error"] == "no live node may run lefty, and none has come within 1s"
-        failed = place.said("job", "show", run)
+        failed = workspace.json("job", "show", run)
         assert (failed["status"], failed["reason"]) == ("failed", "step_failed")
         steps = [
-            (job["step"], job["reason"]) for job in place.said("job", "list", "--plugin", "lefty")["jobs"]
+            (job["step"], job["reason"]) for job in workspace.json("job", "list", "--plugin", "lefty")["jobs"]
         ]
         assert steps == [("second", "no_node"), (None, "no_node")]
-        assert place.said("system", "selfcheck")["sound"] is True
+        assert workspace.json("system", "selfcheck")["sound"] is True
 
 
 def test_a_command_runs_on_the_machine_of_its_caller(tmp_path: Path) -> None:
@@ -84,7 +87,7 @@ def test_a_command_runs_on_the_machine_of_its_caller(tmp_path: Path) -> None:
             )
             job_id = json.loads(ran.out)["job_id"]
             right.wait_until_started(job_id)
-            assert found.right.said("job", "show", job_id)["node"] == "right"
+            assert found.right.json("job", "show", job_id)["node"] == "right"
             assert "runs only on  right" in found.left.ductile("job", "show", job_id).out
             assert right.end() == 0
         left.wait_for("jobs.without_node", lambda line: line["node"] == "right")
@@ -94,6 +97,6 @@ def test_a_command_runs_on_the_machine_of_its_caller(tmp_path: Path) -> None:
         found.go.touch()
         right = stack.enter_context(a_daemon(found.right))
         right.wait_for("job.succeeded", lambda line: line["job_id"] == job_id)
-        shown = found.left.said("job", "show", job_id)
+        shown = found.left.json("job", "show", job_id)
         assert shown["result"]["result"] == str(found.right.directory)
         assert not any(line["signal"] == "job.started" and line["job_id"] == job_id for line in left.lines)

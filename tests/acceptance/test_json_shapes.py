@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import BROKEN, PATIENCE, SLOW, Daemon, Place, a_daemon, a_place, answering
+from builders.daemons import BROKEN, PATIENCE, SLOW, Daemon, Workspace, a_daemon, a_workspace, answering
 from builders.described import assert_holds
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
@@ -237,21 +237,21 @@ def _without_luck(words: str, answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def a_busy_place(directory: Path) -> Place:
-    place = a_place(directory, MORE)
+def a_busy_workspace(directory: Path) -> Workspace:
+    workspace = a_workspace(directory, MORE)
     root = directory / "demo" / "plugins"
     a_plugin(root, "maker", script=KEEPING, manifest=a_manifest("maker", extra=FACTS))
     a_plugin(root, "account", script=ACCOUNT, manifest=a_manifest("account").replace("health", OAUTH))
     for name, script in (("broken", BROKEN), ("patient", BROKEN), ("slow", SLOW)):
-        place.plugin(name, script)
+        workspace.plugin(name, script)
     (root / "half-done").mkdir()
     (root / "half-done" / "run.py").write_text("")
     (directory / "demo" / "tokens.yaml").write_text("tokens: []\n")
     (directory / "demo" / ".env").write_text("")
-    place.config.write_text(
-        "include: [tokens.yaml]\nenvironment_vars: {include: [.env]}\n" + place.config.read_text()
+    workspace.config.write_text(
+        "include: [tokens.yaml]\nenvironment_vars: {include: [.env]}\n" + workspace.config.read_text()
     )
-    return place
+    return workspace
 
 
 def ask_about_tokens(ask: Asker) -> None:
@@ -289,19 +289,19 @@ def ask_to_connect_an_account(ask: Asker) -> None:
     ask("plugin authorize", "account", "--code", "http://127.0.0.1/?code=1&state=2")
 
 
-def ask_without_a_daemon(ask: Asker, place: Place) -> None:
+def ask_without_a_daemon(ask: Asker, workspace: Workspace) -> None:
     """Commands on files, and commands on the store alone."""
-    directory = place.directory
+    directory = workspace.directory
     ask("config init", str(directory / "new"), tried=True)
     ask("config schema")
     ask("config check", status=78)
-    good = place.config.read_text()
-    place.append("servise: {}\n")
+    good = workspace.config.read_text()
+    workspace.append("servise: {}\n")
     ask("config check", status=78)
-    place.config.write_text(good)
+    workspace.config.write_text(good)
     ask("config lock", tried=True)
     ask("token create", "hook", tried=True)
-    place.append(HOOK)
+    workspace.append(HOOK)
     ask("config lock")
     ask("token create", "agent", "--scopes", "jobs:ro,nobody:ro", tried=True)
     ask_about_tokens(ask)
@@ -403,7 +403,7 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     ask("webhook send", "gh", "--dry-run")
 
 
-def ask_about_the_rest(ask: Asker, place: Place) -> None:
+def ask_about_the_rest(ask: Asker, workspace: Workspace) -> None:
     """Schedules, events, what plugins keep, and the daemon itself, to its end."""
     ask("schedule list")
     ask("schedule next", "-n", "2")
@@ -425,9 +425,9 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("plugin facts", "maker")
     ask("system breaker", "broken")
     ask("system reset", "broken", tried=True)
-    place.plugin("added", BROKEN)
-    place.config.write_text(
-        place.config.read_text().replace("  slow: {}", "  slow: {}\n  added: {schedule: {every: 1h}}")
+    workspace.plugin("added", BROKEN)
+    workspace.config.write_text(
+        workspace.config.read_text().replace("  slow: {}", "  slow: {}\n  added: {schedule: {every: 1h}}")
     )
     ask("config diff")
     ask("config apply", tried=True)
@@ -439,9 +439,9 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("plugin enable", "added", tried=True)
     ask("system doctor", status=1)
     ask("system selfcheck")
-    other = a_plugin(place.directory, "other", script=answering({"status": "ok", "result": "other"}))
+    other = a_plugin(workspace.directory, "other", script=answering({"status": "ok", "result": "other"}))
     ask("plugin replay", "echo", "--include-writes", "--candidate", str(other), status=1)
-    ask_about_cases(ask, place.directory / "cases.yaml")
+    ask_about_cases(ask, workspace.directory / "cases.yaml")
     ask("system sweep", tried=True)
     ask("system stop", tried=True)
 
@@ -449,16 +449,16 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
     directory = tmp_path_factory.mktemp("busy")
-    place = a_busy_place(directory)
+    workspace = a_busy_workspace(directory)
     ask = Asker(directory)
-    ask_without_a_daemon(ask, place)
+    ask_without_a_daemon(ask, workspace)
     ask_to_connect_an_account(ask)
-    with a_receiver() as receiver, a_daemon(place) as daemon:
+    with a_receiver() as receiver, a_daemon(workspace) as daemon:
         ask_about_jobs(ask, daemon, receiver.url())
-        ask_about_the_rest(ask, place)
+        ask_about_the_rest(ask, workspace)
         daemon.process.wait(PATIENCE)
     # A schedule that the store still knows of, and the configuration no longer.
-    place.config.write_text(place.config.read_text().replace("{id: hourly,", "{id: at_noon,"))
+    workspace.config.write_text(workspace.config.read_text().replace("{id: hourly,", "{id: at_noon,"))
     ask("config lock")
     ask("schedule list")
     return ask

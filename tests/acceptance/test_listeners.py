@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
+from builders.daemons import PATIENCE, Daemon, Workspace, a_daemon, a_workspace
 from builders.http import api_section, token_for
 from ductile.core.webhooks.signatures import sign_body
 
@@ -24,11 +24,11 @@ ENDPOINTS = (
 )
 
 
-def configure(place: Place, *sections: str) -> None:
+def configure(workspace: Workspace, *sections: str) -> None:
     """These sections, before the `service` and the plugins that every place has."""
-    plain = place.config.read_text()
-    place.config.write_text("".join(sections) + plain[plain.index("service:") :])
-    assert place.ductile("config", "lock").status == 0
+    plain = workspace.config.read_text()
+    workspace.config.write_text("".join(sections) + plain[plain.index("service:") :])
+    assert workspace.ductile("config", "lock").status == 0
 
 
 def port_of(daemon: Daemon, signal_name: str, number: int = 1) -> int:
@@ -68,60 +68,60 @@ def authorized() -> dict[str, str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return a_place(tmp_path)
+def workspace(tmp_path: Path) -> Workspace:
+    return a_workspace(tmp_path)
 
 
-def test_the_first_endpoint_comes_by_a_reload(place: Place) -> None:
+def test_the_first_endpoint_comes_by_a_reload(workspace: Workspace) -> None:
     """With a `webhooks` section there is a listener with /healthz, endpoints or not."""
-    configure(place, EMPTY)
-    with a_daemon(place) as daemon:
+    configure(workspace, EMPTY)
+    with a_daemon(workspace) as daemon:
         port = port_of(daemon, "webhook.listening")
         assert ask(port, "GET", "/healthz")[0] == 200
         assert signed_call(port) == 404
-        configure(place, ENDPOINTS)
-        assert place.said("system", "reload")["settings"] == ["webhooks"]
+        configure(workspace, ENDPOINTS)
+        assert workspace.json("system", "reload")["settings"] == ["webhooks"]
         assert signed_call(port) == 202
 
 
-def test_a_reload_opens_and_closes_the_listener_for_webhooks(place: Place) -> None:
-    configure(place)
-    with a_daemon(place) as daemon:
-        configure(place, ENDPOINTS)
-        assert place.said("system", "reload", "--dry-run")["settings"] == ["webhooks"]
-        assert place.said("system", "reload")["settings"] == ["webhooks"]
+def test_a_reload_opens_and_closes_the_listener_for_webhooks(workspace: Workspace) -> None:
+    configure(workspace)
+    with a_daemon(workspace) as daemon:
+        configure(workspace, ENDPOINTS)
+        assert workspace.json("system", "reload", "--dry-run")["settings"] == ["webhooks"]
+        assert workspace.json("system", "reload")["settings"] == ["webhooks"]
         port = port_of(daemon, "webhook.listening")
         assert signed_call(port) == 202
-        configure(place)
-        assert place.said("system", "reload")["settings"] == ["webhooks"]
+        configure(workspace)
+        assert workspace.json("system", "reload")["settings"] == ["webhooks"]
         assert daemon.wait_for("listener.closed")["listener"] == "webhooks"
         assert is_closed(port)
-        configure(place, ENDPOINTS)
-        place.said("system", "reload")
+        configure(workspace, ENDPOINTS)
+        workspace.json("system", "reload")
         assert signed_call(port_of(daemon, "webhook.listening", 2)) == 202
 
 
-def test_a_reload_opens_and_closes_the_api(place: Place) -> None:
+def test_a_reload_opens_and_closes_the_api(workspace: Workspace) -> None:
     """A reload over the API is answered by the listener that it closes."""
-    configure(place, ENDPOINTS)
-    with a_daemon(place) as daemon:
+    configure(workspace, ENDPOINTS)
+    with a_daemon(workspace) as daemon:
         hooks = port_of(daemon, "webhook.listening")
         with socket.create_connection(("127.0.0.1", hooks), timeout=PATIENCE) as other:
             # It is connected before both reloads and asks after them.
-            configure(place, api_section(), ENDPOINTS)
-            place.said("system", "reload")
+            configure(workspace, api_section(), ENDPOINTS)
+            workspace.json("system", "reload")
             api = port_of(daemon, "api.listening")
             status, job = ask(api, "POST", "/plugin/echo/poll", headers=authorized())
             assert status == 202
-            configure(place, ENDPOINTS)
+            configure(workspace, ENDPOINTS)
             assert ask(api, "POST", "/system/reload", headers=authorized())[0] == 200
             assert daemon.wait_for("listener.closed")["listener"] == "api"
             assert is_closed(api)
             other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert other.recv(100).startswith(b"HTTP/1.1 200 ")
-        assert place.said("job", "wait", job["job_id"])["status"] == "succeeded"
-        configure(place, api_section(), ENDPOINTS)
-        place.said("system", "reload")
+        assert workspace.json("job", "wait", job["job_id"])["status"] == "succeeded"
+        configure(workspace, api_section(), ENDPOINTS)
+        workspace.json("system", "reload")
         again = port_of(daemon, "api.listening", 2)
         figures = http.client.HTTPConnection("127.0.0.1", again, timeout=PATIENCE)
         figures.request("GET", "/metrics", headers=authorized())
@@ -132,65 +132,65 @@ def test_a_reload_opens_and_closes_the_api(place: Place) -> None:
     assert found[1] == "1"  # counted once, and not forgotten meanwhile
 
 
-def test_a_reload_is_refused_whole_where_an_address_is_taken(place: Place) -> None:
-    configure(place)
-    with a_daemon(place), socket.socket() as taken:
+def test_a_reload_is_refused_whole_where_an_address_is_taken(workspace: Workspace) -> None:
+    configure(workspace)
+    with a_daemon(workspace), socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        configure(place, ENDPOINTS.replace("127.0.0.1:0", address), "pipelines: []\n")
+        configure(workspace, ENDPOINTS.replace("127.0.0.1:0", address), "pipelines: []\n")
         for more in ((), ("--dry-run",)):
-            error = place.said("system", "reload", *more, status=1)["error"]
+            error = workspace.json("system", "reload", *more, status=1)["error"]
             assert error["code"] == "conflict"
             assert f"webhooks cannot listen at {address}" in error["message"]
-        assert place.said("webhook", "list")["endpoints"] == []
+        assert workspace.json("webhook", "list")["endpoints"] == []
 
 
-def test_the_address_of_an_open_listener_stays(place: Place) -> None:
+def test_the_address_of_an_open_listener_stays(workspace: Workspace) -> None:
     """It changes by closing it and opening it elsewhere, or by a restart."""
-    configure(place, EMPTY)
-    with a_daemon(place) as daemon:
+    configure(workspace, EMPTY)
+    with a_daemon(workspace) as daemon:
         elsewhere = ENDPOINTS.replace("127.0.0.1:0", "localhost:0")
-        configure(place, elsewhere)
-        error = place.said("system", "reload", status=1)["error"]
+        configure(workspace, elsewhere)
+        error = workspace.json("system", "reload", status=1)["error"]
         assert error["details"]["settings"] == ["webhooks.listen"]
-        configure(place)
-        place.said("system", "reload")
-        configure(place, elsewhere)
-        place.said("system", "reload")
+        configure(workspace)
+        workspace.json("system", "reload")
+        configure(workspace, elsewhere)
+        workspace.json("system", "reload")
         assert signed_call(port_of(daemon, "webhook.listening", 2)) == 202
 
 
-def test_a_list_says_what_is_loaded_and_what_is_only_on_disk(place: Place) -> None:
+def test_a_list_says_what_is_loaded_and_what_is_only_on_disk(workspace: Workspace) -> None:
     """An endpoint that was added and not loaded yet is shown as such."""
-    configure(place, EMPTY)
-    assert place.said("webhook", "list")["loaded"] is False
-    with a_daemon(place):
-        listed = place.said("webhook", "list")
+    configure(workspace, EMPTY)
+    assert workspace.json("webhook", "list")["loaded"] is False
+    with a_daemon(workspace):
+        listed = workspace.json("webhook", "list")
         assert (listed["loaded"], listed["endpoints"], listed["on_disk"]) == (True, [], None)
-        configure(place, ENDPOINTS)
-        listed = place.said("webhook", "list")
+        configure(workspace, ENDPOINTS)
+        listed = workspace.json("webhook", "list")
         assert listed["endpoints"] == []
         assert listed["on_disk"] == {"added": ["hook"], "changed": [], "removed": [], "error": None}
-        assert place.ductile("webhook", "list").out == (
+        assert workspace.ductile("webhook", "list").out == (
             "The daemon has no webhooks loaded.\n\n"
             "The configuration on disk differs (new hook): `ductile apply` puts it in force.\n"
         )
-        place.said("reload")
-        assert place.said("webhook", "list")["on_disk"] is None
-        configure(place, ENDPOINTS.replace(SECRET, "another"))
-        output = place.ductile("webhook", "list").out
+        workspace.json("reload")
+        assert workspace.json("webhook", "list")["on_disk"] is None
+        configure(workspace, ENDPOINTS.replace(SECRET, "another"))
+        output = workspace.ductile("webhook", "list").out
         assert "differs (changed hook)" in output
         assert "The daemon listens for them at" in output
-        place.config.write_text("webhooks: nonsense\n")
-        assert "`ductile config check` says why" in place.ductile("webhook", "list").out
-        broken = place.said("webhook", "list")["on_disk"]
+        workspace.config.write_text("webhooks: nonsense\n")
+        assert "`ductile config check` says why" in workspace.ductile("webhook", "list").out
+        broken = workspace.json("webhook", "list")["on_disk"]
         assert broken["error"] is not None
     assert "another" not in output
 
 
-def test_without_a_section_nothing_listens(place: Place) -> None:
-    configure(place)
-    with a_daemon(place) as daemon:
+def test_without_a_section_nothing_listens(workspace: Workspace) -> None:
+    configure(workspace)
+    with a_daemon(workspace) as daemon:
         lines = daemon.whole_log()
     assert not [line for line in lines if line["signal"] in ("webhook.listening", "api.listening")]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import PATIENCE, Place, a_daemon, a_place
-from builders.http import EventReader, an_api, an_api_place
+from builders.daemons import PATIENCE, Workspace, a_daemon, a_workspace
+from builders.http import EventReader, an_api, an_api_workspace
 from builders.terminal import DUCTILE
 
 #: Prints, waits until a file `go` is beside it, prints more and ends. `é` is split by the wait.
@@ -31,11 +31,11 @@ echo '{"status": "ok", "result": "done"}'
 """
 
 
-def following(place: Place, *words: str) -> subprocess.Popen[str]:
+def following(workspace: Workspace, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [DUCTILE, *words, "--config", "demo"],
-        cwd=place.directory,
-        env={"PATH": os.environ["PATH"], "HOME": str(place.directory)},
+        cwd=workspace.directory,
+        env={"PATH": os.environ["PATH"], "HOME": str(workspace.directory)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -45,28 +45,28 @@ def following(place: Place, *words: str) -> subprocess.Popen[str]:
 
 def test_a_job_is_followed_until_its_end(tmp_path: Path) -> None:
     """Output comes while the job runs; the follower ends with the outcome and exits by it."""
-    place = a_place(tmp_path, "  talking: {}\n")
-    plugin = place.plugin("talking", BEFORE)
-    with a_daemon(place) as daemon:
-        job_id = place.ductile("run", "talking", "--no-wait").out.strip()
+    workspace = a_workspace(tmp_path, "  talking: {}\n")
+    plugin = workspace.plugin("talking", BEFORE)
+    with a_daemon(workspace) as daemon:
+        job_id = workspace.ductile("run", "talking", "--no-wait").out.strip()
         daemon.wait_until_started(job_id)
-        with following(place, "job", "logs", "-f", job_id) as follower:
+        with following(workspace, "job", "logs", "-f", job_id) as follower:
             assert follower.stdout is not None
             assert follower.stdout.readline() == "first\n"
-            assert place.said("job", "show", job_id)["status"] == "running"
+            assert workspace.json("job", "show", job_id)["status"] == "running"
             (plugin / "go").touch()
             rest, _ = follower.communicate(timeout=PATIENCE)
         assert follower.returncode == 0
         assert "last" in rest
         assert rest.splitlines()[-1] == f"{job_id} succeeded (completed)"
         # A follower who comes after the end gets what is kept, and the same end.
-        late = place.ductile("job", "logs", "-f", job_id)
+        late = workspace.ductile("job", "logs", "-f", job_id)
         assert "  first\n" in late.out
         assert late.out.endswith(f"{job_id} succeeded (completed)\n")
-        lines = place.ductile("job", "logs", "-f", job_id, "--json").out.splitlines()
+        lines = workspace.ductile("job", "logs", "-f", job_id, "--json").out.splitlines()
         objects = [json.loads(line) for line in lines]
         assert [next(iter(each)) for each in objects] == ["execution", "job"]
-    assert place.ductile("job", "logs", "-f", job_id).status == 0
+    assert workspace.ductile("job", "logs", "-f", job_id).status == 0
 
 
 def has_succeeded(events: list[dict[str, Any]]) -> bool:
@@ -79,9 +79,9 @@ def output(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_the_stream_of_one_job_has_its_output(tmp_path: Path) -> None:
     """`job.output` without an id, characters whole, and only with the right to read jobs."""
-    place = an_api_place(tmp_path, "  talking: {}\n")
-    plugin = place.plugin("talking", TALKING)
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, "  talking: {}\n")
+    plugin = workspace.plugin("talking", TALKING)
+    with an_api(workspace) as api:
         job_id = api.post("/plugin/talking/poll")["job_id"]
         with EventReader(api, query=f"?job_id={job_id}", scope="*") as reader:
             seen = reader.wait_until(output)
@@ -100,66 +100,66 @@ def test_the_stream_of_one_job_has_its_output(tmp_path: Path) -> None:
 
 def test_a_run_shows_output_on_standard_error(tmp_path: Path) -> None:
     """With a daemon and without: standard output is the result alone."""
-    place = a_place(tmp_path, "  talking: {}\n")
-    plugin = place.plugin("talking", TALKING)
+    workspace = a_workspace(tmp_path, "  talking: {}\n")
+    plugin = workspace.plugin("talking", TALKING)
     (plugin / "go").touch()
     for daemon in (False, True):
         if daemon:
-            with a_daemon(place):
-                ran = place.ductile("run", "talking", "--follow")
+            with a_daemon(workspace):
+                ran = workspace.ductile("run", "talking", "--follow")
         else:
-            ran = place.ductile("run", "talking", "--follow")
+            ran = workspace.ductile("run", "talking", "--follow")
         assert (ran.status, ran.out) == (0, "done\n")
         assert ran.err == "café\nlast \x1b[31mline\n"
-    assert place.ductile("run", "talking").err == ""
-    shown = place.terminal.on_screen("run", "talking", "--config", "demo", both=True)
+    assert workspace.ductile("run", "talking").err == ""
+    shown = workspace.terminal.on_screen("run", "talking", "--config", "demo", both=True)
     assert "last \\x1b[31mline" in shown
 
 
 def test_truncated_stderr_is_told(tmp_path: Path) -> None:
     """The log of an execution says that more was printed than is kept."""
-    place = a_place(tmp_path, "  noisy: {}\n")
-    place.plugin("noisy", NOISY)
-    job_id = place.said("run", "noisy")["job_id"]
-    (execution,) = place.said("job", "logs", job_id)["executions"]
+    workspace = a_workspace(tmp_path, "  noisy: {}\n")
+    workspace.plugin("noisy", NOISY)
+    job_id = workspace.json("run", "noisy")["job_id"]
+    (execution,) = workspace.json("job", "logs", job_id)["executions"]
     assert execution["stderr_truncated"] is True
     assert len(execution["stderr"]) == 65536
-    assert place.said("job", "show", job_id)["executions"][0]["stderr_truncated"] is True
+    assert workspace.json("job", "show", job_id)["executions"][0]["stderr_truncated"] is True
     told = "more was printed on stderr than is kept"
-    assert told in place.ductile("job", "logs", job_id).out
-    assert told in place.ductile("job", "show", job_id).out.lower()
-    other = place.said("run", "echo")["job_id"]
-    assert place.said("job", "logs", other)["executions"][0]["stderr_truncated"] is False
+    assert told in workspace.ductile("job", "logs", job_id).out
+    assert told in workspace.ductile("job", "show", job_id).out.lower()
+    other = workspace.json("run", "echo")["job_id"]
+    assert workspace.json("job", "logs", other)["executions"][0]["stderr_truncated"] is False
 
 
 def test_a_name_is_a_plugin_or_a_pipeline(tmp_path: Path) -> None:
     """`run` tries a plugin once, chooses its command by the payload, and runs a pipeline by its name."""
-    place = a_place(tmp_path, "  broken: {}\npipelines:\n  - {name: hello, steps: [{uses: echo}]}\n")
-    place.plugin("broken", "#!/bin/sh\ncat >/dev/null\nexit 3\n")
-    assert place.said("run", "echo")["command"] == "poll"
-    assert place.said("run", "echo", "--payload", "{}")["command"] == "handle"
-    once = place.said("run", "broken", status=1)
+    workspace = a_workspace(tmp_path, "  broken: {}\npipelines:\n  - {name: hello, steps: [{uses: echo}]}\n")
+    workspace.plugin("broken", "#!/bin/sh\ncat >/dev/null\nexit 3\n")
+    assert workspace.json("run", "echo")["command"] == "poll"
+    assert workspace.json("run", "echo", "--payload", "{}")["command"] == "handle"
+    once = workspace.json("run", "broken", status=1)
     assert (once["status"], once["max_attempts"]) == ("dead", 1)
-    with a_daemon(place):
-        assert place.said("run", "broken", "--retry", "--no-wait")["status"] == "queued"
-        left_to_the_daemon = place.said("run", "broken", "--no-wait")["job_id"]
-        assert place.said("job", "show", left_to_the_daemon)["max_attempts"] == 4
-        ran = place.said("run", "hello")
+    with a_daemon(workspace):
+        assert workspace.json("run", "broken", "--retry", "--no-wait")["status"] == "queued"
+        left_to_the_daemon = workspace.json("run", "broken", "--no-wait")["job_id"]
+        assert workspace.json("job", "show", left_to_the_daemon)["max_attempts"] == 4
+        ran = workspace.json("run", "hello")
         assert (ran["plugin"], ran["command"], ran["status"]) == ("pipeline", "hello", "succeeded")
-        refused = place.said("run", "hello", "poll", status=2)["error"]
+        refused = workspace.json("run", "hello", "poll", status=2)["error"]
         assert refused["message"] == "hello is a pipeline, which has no commands"
-        assert place.said("run", "helo", status=1)["error"]["hint"] == "did you mean hello?"
-    place.config.write_text(place.config.read_text().replace("name: hello", "name: echo"))
-    assert place.ductile("config", "lock").status == 0
-    both = place.ductile("run", "echo")
+        assert workspace.json("run", "helo", status=1)["error"]["hint"] == "did you mean hello?"
+    workspace.config.write_text(workspace.config.read_text().replace("name: hello", "name: echo"))
+    assert workspace.ductile("config", "lock").status == 0
+    both = workspace.ductile("run", "echo")
     assert both.out == "done\n"
     assert "note: echo is also the name of a pipeline: `ductile pipeline run echo" in both.err
 
 
 def test_the_stdout_of_a_script_is_followed_too(tmp_path: Path) -> None:
     """What a script prints on either stream is shown while it runs, and kept at its end."""
-    place = a_place(tmp_path, '  script: {run: "echo out; echo err >&2"}\n')
-    ran = place.ductile("run", "script", "--follow")
+    workspace = a_workspace(tmp_path, '  script: {run: "echo out; echo err >&2"}\n')
+    ran = workspace.ductile("run", "script", "--follow")
     assert (ran.status, ran.out) == (0, "out\n")
     assert sorted(ran.err.splitlines()) == ["err", "out"]
 
@@ -167,25 +167,25 @@ def test_the_stdout_of_a_script_is_followed_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("with_daemon", [False, True])
 def test_a_terminal_shows_the_stdout_of_a_script_once(tmp_path: Path, with_daemon: bool) -> None:
     """It was shown while the script ran, so it is not repeated as the result; a pipe gets the result."""
-    place = a_place(tmp_path, '  script: {run: "echo printed"}\n')
-    with a_daemon(place) if with_daemon else nullcontext():
-        shown = place.terminal.on_screen("run", "script", "--config", "demo", both=True)
-        piped = place.ductile("run", "script")
+    workspace = a_workspace(tmp_path, '  script: {run: "echo printed"}\n')
+    with a_daemon(workspace) if with_daemon else nullcontext():
+        shown = workspace.terminal.on_screen("run", "script", "--config", "demo", both=True)
+        piped = workspace.ductile("run", "script")
     assert [line for line in shown if "printed" in line] == ["printed"]
     assert piped.out == "printed\n"
 
 
 def test_without_a_daemon_the_output_of_other_jobs_is_labelled(tmp_path: Path) -> None:
     """The job, its steps and the jobs that it leads to run here; their lines are told apart."""
-    place = a_place(
+    workspace = a_workspace(
         tmp_path, "  source: {}\n  sink: {}\nroutes: [{from: source, event_type: found, to: sink}]\n"
     )
     answer = '{"status": "ok", "result": 1, "events": [{"type": "found", "payload": {}}]}'
-    place.plugin("source", f"#!/bin/sh\ncat >/dev/null\necho from the first >&2\necho '{answer}'\n")
-    place.plugin(
+    workspace.plugin("source", f"#!/bin/sh\ncat >/dev/null\necho from the first >&2\necho '{answer}'\n")
+    workspace.plugin(
         "sink",
         '#!/bin/sh\ncat >/dev/null\necho from the second >&2\necho \'{"status": "ok", "result": 2}\'\n',
     )
-    ran = place.ductile("run", "source", "--follow")
-    other = place.said("job", "show", "last:sink")["job_id"]
+    ran = workspace.ductile("run", "source", "--follow")
+    other = workspace.json("job", "show", "last:sink")["job_id"]
     assert ran.err.splitlines() == ["from the first", f"[sink handle {other[-8:]}] from the second"]

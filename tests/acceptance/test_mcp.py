@@ -11,19 +11,19 @@ from mcp.shared.exceptions import MCPError
 
 from builders.daemons import a_daemon
 from builders.http import Api, an_api, token_for
-from builders.mcp import MODERN, a_place_for_agents, an_agent
+from builders.mcp import MODERN, a_workspace_for_agents, an_agent
 from ductile.operations.tools.table import SHORT_ANSWER_CHARACTERS, TOOLS
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_place_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
         yield running
 
 
 async def test_operations_commands_and_pipelines_are_tools(api: Api) -> None:
     """One tool for each row of the table, each command that can be called, and each pipeline."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         tools = await agent.tools()
         assert set(TOOLS) <= set(tools)
         assert {"run__echo__handle", "run__echo__poll", "start__chain"} <= set(tools)
@@ -37,7 +37,7 @@ async def test_operations_commands_and_pipelines_are_tools(api: Api) -> None:
 
 async def test_a_plugin_and_a_pipeline_are_run(api: Api) -> None:
     """The answer of a call is the end of its job, which names the agent as its source."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         ran = await agent.call("run__echo__handle", payload={"message": "hello"})
         assert (ran["status"], ran["ended"], ran["result"]) == ("succeeded", True, "done")
         assert (await agent.call("job_show", job_id=ran["job_id"]))["submitted_by"] == "mcp"
@@ -50,7 +50,7 @@ async def test_a_plugin_and_a_pipeline_are_run(api: Api) -> None:
 
 async def test_a_failure_is_explained_and_retried(api: Api) -> None:
     """A failed job is an answer, not an error of the call; a retry that succeeds keeps its id."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         failed = await agent.call("run__broken__handle")
         assert (failed["status"], failed["ended"]) == ("dead", True)
         assert "it is broken" in failed["error"]
@@ -58,14 +58,14 @@ async def test_a_failure_is_explained_and_retried(api: Api) -> None:
         assert failed["next"] == [f"job_explain job_id={failed['job_id']}"]
         explained = await agent.call("job_explain", job_id=failed["job_id"])
         assert "it is broken" in explained["verdict"]
-        (api.place.directory / "demo" / "plugins" / "broken" / "mended").touch()
+        (api.workspace.directory / "demo" / "plugins" / "broken" / "mended").touch()
         retried = await agent.call("job_retry", job_id=failed["job_id"])
         assert (retried["job_id"], retried["status"]) == (failed["job_id"], "succeeded")
 
 
 async def test_a_call_that_takes_long_answers_with_its_job(api: Api) -> None:
     """It claims nothing about the outcome, and says how to ask again and how to end it."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         started = await agent.call("run__patient__handle", wait="0s")
         assert started["ended"] is False
         assert started["status"] in ("queued", "running")
@@ -79,24 +79,24 @@ async def test_a_call_that_takes_long_answers_with_its_job(api: Api) -> None:
 
 async def test_a_job_outlives_the_daemon_that_started_it(tmp_path: Path) -> None:
     """After kill -9 and a restart the same agent asks for the same id, and gets the result."""
-    place = a_place_for_agents(tmp_path)
-    assert place.ductile("config", "lock").status == 0
-    async with an_agent(place) as agent:
+    workspace = a_workspace_for_agents(tmp_path)
+    assert workspace.ductile("config", "lock").status == 0
+    async with an_agent(workspace) as agent:
         assert (await agent.refused("status"))["code"] == "daemon_not_running"
-        with a_daemon(place) as daemon:
+        with a_daemon(workspace) as daemon:
             job_id = (await agent.call("run__patient__handle", wait="0s"))["job_id"]
             daemon.wait_until_started(job_id)
             daemon.end(signal.SIGKILL)
         assert (await agent.refused("job_wait", job_id=job_id))["code"] == "daemon_not_running"
-        (place.directory / "demo" / "plugins" / "patient" / "go").touch()
-        with a_daemon(place):
+        (workspace.directory / "demo" / "plugins" / "patient" / "go").touch()
+        with a_daemon(workspace):
             ended = await agent.call("job_wait", job_id=job_id, wait="60s")
     assert (ended["job_id"], ended["status"], ended["result"]) == (job_id, "succeeded", "went")
 
 
 async def test_a_schedule_is_paused_and_resumed(api: Api) -> None:
     """The schedule says so itself, and why it does not run."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         await agent.call("schedule_pause", plugin="timed")
         (listed,) = (await agent.call("schedule_list", plugin="timed"))["schedules"]
         assert "paused_at" in listed
@@ -108,15 +108,15 @@ async def test_a_schedule_is_paused_and_resumed(api: Api) -> None:
 
 async def test_a_change_is_planned_and_applied_as_planned(tmp_path: Path) -> None:
     """A plan is applied exactly, or refused if the files have changed since."""
-    place = a_place_for_agents(tmp_path)
-    with an_api(place):
-        async with an_agent(place) as agent:
-            place.append("  second: {uses: echo}\n")
+    workspace = a_workspace_for_agents(tmp_path)
+    with an_api(workspace):
+        async with an_agent(workspace) as agent:
+            workspace.append("  second: {uses: echo}\n")
             plan = await agent.call("config_plan")
             assert plan["reload"]["added"] == ["second"]
             assert "run__second__handle" not in await agent.tools()
             assert (await agent.refused("config_apply"))["details"]["field"] == "plan"
-            place.append("  third: {uses: echo}\n")
+            workspace.append("  third: {uses: echo}\n")
             assert (await agent.refused("config_apply", plan=plan["plan"]))["code"] == "conflict"
             plan = await agent.call("config_plan")
             applied = await agent.call("config_apply", plan=plan["plan"])
@@ -126,7 +126,7 @@ async def test_a_change_is_planned_and_applied_as_planned(tmp_path: Path) -> Non
 
 async def test_mistakes_are_errors_with_a_hint(api: Api) -> None:
     """What is wrong and what to do, in the error that the call returns."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         assert "job_show" in (await agent.refused("job_shwo"))["hint"]
         assert "limit" in (await agent.refused("job_list", limti=3))["hint"]
         assert (await agent.refused("job_show"))["message"] == "job_id is missing"
@@ -137,7 +137,7 @@ async def test_mistakes_are_errors_with_a_hint(api: Api) -> None:
 
 async def test_explanations_and_the_digest_are_short(api: Api) -> None:
     """About 1,500 tokens at most, whatever a plugin was given; what is cut is named."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         big = {f"key{number}": "text " * 100 for number in range(200)}
         failed = await agent.call("run__broken__poll", payload=big)
         for name, arguments in (("job_explain", {"job_id": failed["job_id"]}), ("last_night", {})):
@@ -151,7 +151,7 @@ async def test_explanations_and_the_digest_are_short(api: Api) -> None:
 
 async def test_resources_and_prompts(api: Api) -> None:
     """What is listed can be read; a prompt names the tools to call."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         ran = await agent.call("run__echo__handle")
         for each in (await agent.client.list_resources()).resources:
             if each.mime_type == "application/json":
@@ -175,7 +175,7 @@ async def test_resources_and_prompts(api: Api) -> None:
 
 async def test_pages_of_the_documentation_are_resources(api: Api) -> None:
     """Each is listed with a description, and read whole or by section."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         listed = {each.uri: each for each in (await agent.client.list_resources()).resources}
         page = listed["ductile://docs/how-to/diagnose"]
         assert (page.title, page.mime_type) == ("Find out what is wrong", "text/markdown")
@@ -191,7 +191,9 @@ async def test_pages_of_the_documentation_are_resources(api: Api) -> None:
 async def test_from_elsewhere_the_token_decides(api: Api) -> None:
     """With --url the tools are those of the token, and what is not listed cannot be called."""
     variables = {"DUCTILE_TOKEN": token_for("jobs:ro")}
-    async with an_agent(api.place, "--url", f"http://localhost:{api.port}", variables=variables) as reader:
+    async with an_agent(
+        api.workspace, "--url", f"http://localhost:{api.port}", variables=variables
+    ) as reader:
         tools = await reader.tools()
         assert "job_list" in tools
         assert not {"job_retry", "run", "run__echo__handle", "start__chain", "config_apply"} & set(tools)
@@ -205,7 +207,9 @@ async def test_from_elsewhere_the_token_decides(api: Api) -> None:
             each.uri for each in (await reader.client.list_resources()).resources
         ]
     variables = {"DUCTILE_TOKEN": token_for("echo:rw")}
-    async with an_agent(api.place, "--url", f"http://localhost:{api.port}", variables=variables) as runner:
+    async with an_agent(
+        api.workspace, "--url", f"http://localhost:{api.port}", variables=variables
+    ) as runner:
         tools = await runner.tools()
         assert {"run__echo__handle", "run", "plugin_show"} <= set(tools)
         assert "run__broken__handle" not in tools
@@ -217,6 +221,6 @@ async def test_from_elsewhere_the_token_decides(api: Api) -> None:
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_older_clients_are_served(api: Api, mode: str) -> None:
     """Clients that begin with the handshake of earlier versions get the same answers."""
-    async with an_agent(api.place, mode=mode) as agent:
+    async with an_agent(api.workspace, mode=mode) as agent:
         assert (await agent.call("run__echo__handle"))["status"] == "succeeded"
         assert (agent.client.protocol_version < "2026") == (mode == "legacy")

@@ -22,7 +22,7 @@ import pytest
 
 from builders.daemons import PATIENCE
 from builders.http import Api, an_api, token_for
-from builders.mcp import a_place_for_agents
+from builders.mcp import a_workspace_for_agents
 from builders.services import Asked, Reply, Service, a_service
 
 _HERE = Path(__file__).parents[2]
@@ -90,10 +90,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = a_place_for_agents(tmp_path_factory.mktemp("mcp"))
-    place.plugin("slow", SLOW)
-    place.append("  slow: {}\n")
-    with an_api(place) as running:
+    workspace = a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))
+    workspace.plugin("slow", SLOW)
+    workspace.append("  slow: {}\n")
+    with an_api(workspace) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from builders.daemons import PATIENCE, a_daemon
 from builders.http import Api, an_api, token_for
-from builders.mcp import MODERN, a_place_for_agents, an_http_agent
+from builders.mcp import MODERN, a_workspace_for_agents, an_http_agent
 from ductile.operations.tools.table import TOOLS
 
 MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
@@ -23,7 +23,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "appl
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_place_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
         yield running
 
 
@@ -138,14 +138,14 @@ def test_a_connection_is_used_again(api: Api) -> None:
 
 async def test_a_job_outlives_the_daemon_that_started_it(tmp_path: Path) -> None:
     """After kill -9 and a restart another client asks for the same id, and gets the true outcome."""
-    place = a_place_for_agents(tmp_path)
-    with an_api(place) as api:
+    workspace = a_workspace_for_agents(tmp_path)
+    with an_api(workspace) as api:
         async with an_http_agent(api) as agent:
             job_id = (await agent.call("run__patient__handle", wait="0s"))["job_id"]
         api.daemon.wait_until_started(job_id)
         api.daemon.end(signal.SIGKILL)
-    (place.directory / "demo" / "plugins" / "patient" / "go").touch()
-    with an_api(place) as api:
+    (workspace.directory / "demo" / "plugins" / "patient" / "go").touch()
+    with an_api(workspace) as api:
         async with an_http_agent(api) as agent:
             ended = await agent.call("job_wait", job_id=job_id, wait="60s")
     assert (ended["job_id"], ended["status"], ended["result"]) == (job_id, "succeeded", "went")
@@ -153,7 +153,7 @@ async def test_a_job_outlives_the_daemon_that_started_it(tmp_path: Path) -> None
 
 async def test_the_sdk_is_loaded_late_and_a_stop_does_not_wait_for_calls(tmp_path: Path) -> None:
     """The first message with a token loads it. A call that waits is answered when the daemon stops."""
-    with an_api(a_place_for_agents(tmp_path)) as api:
+    with an_api(a_workspace_for_agents(tmp_path)) as api:
         api.get("/tools")
         api.ask("POST", "/mcp", MESSAGE, token=None)
         assert not has_loaded_the_sdk(api)
@@ -169,14 +169,14 @@ async def test_the_sdk_is_loaded_late_and_a_stop_does_not_wait_for_calls(tmp_pat
 
 
 def test_without_the_extra_the_answer_says_what_to_install(tmp_path: Path) -> None:
-    place = a_place_for_agents(tmp_path)
+    workspace = a_workspace_for_agents(tmp_path)
     missing = tmp_path / "missing"
     missing.mkdir()
     (missing / "mcp_types.py").write_text("raise ModuleNotFoundError('no mcp_types', name='mcp_types')\n")
-    assert place.ductile("config", "lock").status == 0
-    with a_daemon(place, {"PYTHONPATH": str(missing)}) as daemon:
+    assert workspace.ductile("config", "lock").status == 0
+    with a_daemon(workspace, {"PYTHONPATH": str(missing)}) as daemon:
         address = daemon.wait_for("api.listening")["address"]
-        api = Api(daemon=daemon, port=int(address.rpartition(":")[2]), place=place)
+        api = Api(daemon=daemon, port=int(address.rpartition(":")[2]), workspace=workspace)
         error: dict[str, Any] = api.ask("POST", "/mcp", MESSAGE, headers=ACCEPT).body["error"]
         assert error["code"] == "not_found"
         assert "pip install 'ductile-runtime[mcp]'" in error["hint"]

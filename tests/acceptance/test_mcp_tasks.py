@@ -17,7 +17,7 @@ from builders.mcp import (
     MODERN,
     Agent,
     KnowsTasks,
-    a_place_for_agents,
+    a_workspace_for_agents,
     an_agent,
     an_http_agent,
     ask_task,
@@ -32,7 +32,7 @@ Connect: TypeAlias = Callable[[Api], AbstractAsyncContextManager[Agent]]
 
 @asynccontextmanager
 async def over_stdio(api: Api) -> AsyncIterator[Agent]:
-    async with an_agent(api.place, mode=MODERN, extensions=(KnowsTasks(),)) as agent:
+    async with an_agent(api.workspace, mode=MODERN, extensions=(KnowsTasks(),)) as agent:
         yield agent
 
 
@@ -47,13 +47,13 @@ both_transports = pytest.mark.parametrize("connect", [over_stdio, over_http])
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_place_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
         yield running
 
 
 def let_go(api: Api) -> Path:
     """Let the plugin `patient` end."""
-    go = api.place.directory / "demo" / "plugins" / "patient" / "go"
+    go = api.workspace.directory / "demo" / "plugins" / "patient" / "go"
     go.touch()
     return go
 
@@ -177,8 +177,8 @@ def test_the_header_of_a_task_names_the_same_task(api: Api, header: str | None, 
 
 async def test_a_task_outlives_the_daemon(tmp_path: Path) -> None:
     """After kill -9 and a restart the same id answers with the true outcome, over both transports."""
-    place = a_place_for_agents(tmp_path)
-    with an_api(place) as api:
+    workspace = a_workspace_for_agents(tmp_path)
+    with an_api(workspace) as api:
         async with over_http(api) as agent:
             task_id = (await start_task(agent, "run__patient__handle", wait="0s")).task_id
             await asyncio.to_thread(api.daemon.wait_until_started, task_id)
@@ -186,7 +186,7 @@ async def test_a_task_outlives_the_daemon(tmp_path: Path) -> None:
     async with over_stdio(api) as agent:
         with pytest.raises(MCPError, match="no daemon is running"):
             await get_task(agent, task_id)
-        with an_api(place) as api:
+        with an_api(workspace) as api:
             assert (await get_task(agent, task_id)).status == "working"
             await asyncio.to_thread(let_go, api)
             ended = await end_of_task(agent, task_id)

@@ -18,7 +18,7 @@ import pytest
 
 from builders.daemons import PATIENCE
 from builders.http import Api, an_api, token_for
-from builders.mcp import MODERN, Agent, a_place_for_agents, an_agent, an_http_agent
+from builders.mcp import MODERN, Agent, a_workspace_for_agents, an_agent, an_http_agent
 from builders.terminal import DUCTILE
 
 Connect: TypeAlias = Callable[[Api, str], AbstractAsyncContextManager[Agent]]
@@ -26,14 +26,16 @@ Connect: TypeAlias = Callable[[Api, str], AbstractAsyncContextManager[Agent]]
 
 @asynccontextmanager
 async def over_stdio(api: Api, mode: str) -> AsyncIterator[Agent]:
-    async with an_agent(api.place, mode=mode) as agent:
+    async with an_agent(api.workspace, mode=mode) as agent:
         yield agent
 
 
 @asynccontextmanager
 async def over_stdio_from_elsewhere(api: Api, mode: str) -> AsyncIterator[Agent]:
     words = ("--url", f"http://localhost:{api.port}")
-    async with an_agent(api.place, *words, variables={"DUCTILE_TOKEN": token_for("*")}, mode=mode) as agent:
+    async with an_agent(
+        api.workspace, *words, variables={"DUCTILE_TOKEN": token_for("*")}, mode=mode
+    ) as agent:
         yield agent
 
 
@@ -49,13 +51,13 @@ versions = pytest.mark.parametrize("mode", ["legacy", MODERN])
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_place_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
         yield running
 
 
 def go_file(api: Api) -> Path:
     """While it is there, the plugin `patient` ends."""
-    return api.place.directory / "demo" / "plugins" / "patient" / "go"
+    return api.workspace.directory / "demo" / "plugins" / "patient" / "go"
 
 
 async def job_of(api: Api, plugin: str) -> str:
@@ -162,8 +164,8 @@ class Pipe:
     def __init__(self, api: Api, *words: str, **variables: str) -> None:
         self.process = subprocess.Popen(
             [DUCTILE, "mcp", "serve", *(words or ("--config", "demo"))],
-            cwd=api.place.directory,
-            env={"PATH": os.environ["PATH"], "HOME": str(api.place.directory / "home"), **variables},
+            cwd=api.workspace.directory,
+            env={"PATH": os.environ["PATH"], "HOME": str(api.workspace.directory / "home"), **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -341,7 +343,7 @@ def test_only_operations_are_listed_if_the_address_says_so(api: Api) -> None:
 
 
 async def test_only_operations_are_listed_if_the_command_says_so(api: Api) -> None:
-    async with an_agent(api.place, "--config", "demo", "--only-operations") as agent:
+    async with an_agent(api.workspace, "--config", "demo", "--only-operations") as agent:
         assert not {each for each in await agent.tools() if "__" in each}
         found = (await agent.call("tool_find", query="echo handle"))["tools"]
         assert found[0]["name"] == "run__echo__handle"
@@ -392,7 +394,7 @@ def answered(result: types.CallToolResult) -> None:
 @versions
 async def test_a_daemon_that_stops_answers_calls_that_wait(tmp_path: Path, mode: str) -> None:
     """Over both transports: the answer names the job and claims no outcome, and no traceback is logged."""
-    with an_api(a_place_for_agents(tmp_path)) as api:
+    with an_api(a_workspace_for_agents(tmp_path)) as api:
         async with over_stdio(api, mode) as local, over_http(api, mode) as remote:
             calls = []
             for agent in (local, remote):
@@ -413,7 +415,7 @@ async def test_a_daemon_that_stops_answers_calls_that_wait(tmp_path: Path, mode:
 
 async def test_a_killed_daemon_is_an_error_that_names_the_job(tmp_path: Path) -> None:
     """The caller learns what to ask for, and that the job must not be started again."""
-    with an_api(a_place_for_agents(tmp_path)) as api:
+    with an_api(a_workspace_for_agents(tmp_path)) as api:
         seen = asyncio.Event()
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from email import policy
 from pathlib import Path
 
-from builders.daemons import PATIENCE, Place, a_daemon, a_place
+from builders.daemons import PATIENCE, Workspace, a_daemon, a_workspace
 from builders.feeds import rss_of
 from builders.mail import PASSWORD, USER, PostOffice, listening
 from builders.models import LLAMA, an_ollama
@@ -22,9 +22,9 @@ from builders.shipped import ROOT
 from builders.terminal import DUCTILE
 
 
-def a_place_with_models(directory: Path, url: str) -> Place:
-    place = a_place(directory)
-    place.config.write_text(
+def a_workspace_with_models(directory: Path, url: str) -> Workspace:
+    workspace = a_workspace(directory)
+    workspace.config.write_text(
         f"""\
 plugin_roots: [{ROOT}]
 service: {{log_level: debug}}
@@ -33,7 +33,7 @@ plugins:
   ollama: {{config: {{base_url: "{url}", model: "{LLAMA}"}}}}
 """
     )
-    return place
+    return workspace
 
 
 def is_over(requests: list[Received]) -> bool:
@@ -43,13 +43,13 @@ def is_over(requests: list[Received]) -> bool:
 def test_state_webhooks_name_the_model_and_end_with_ollama_s_own_response(tmp_path: Path) -> None:
     """The model of the payload, else that of the configuration; `result` in Ollama's shape when done."""
     with an_ollama() as service:
-        place = a_place_with_models(tmp_path, service.url)
-        with a_daemon(place):
+        workspace = a_workspace_with_models(tmp_path, service.url)
+        with a_daemon(workspace):
             for given in ({}, {"model": "missing"}):
                 with a_receiver() as receiver:
                     payload = json.dumps({"prompt": "Why?", **given})
                     words = ("run", "ollama", "handle", "--no-wait", "--payload", payload)
-                    place.said(*words, "--state-webhook-url", receiver.url())
+                    workspace.json(*words, "--state-webhook-url", receiver.url())
                     sent = [request.body for request in receiver.wait_for(is_over)]
                 assert {body["model"] for body in sent} == {given.get("model", LLAMA)}
                 last = next(body for body in sent if body["state"] in ("done", "failed"))
@@ -64,12 +64,12 @@ def test_state_webhooks_name_the_model_and_end_with_ollama_s_own_response(tmp_pa
 def test_the_advice_for_a_missing_model_can_be_typed(tmp_path: Path) -> None:
     """The command in the error downloads the model, by the configured name of the plugin."""
     with an_ollama() as service:
-        place = a_place_with_models(tmp_path, service.url)
-        failed = place.said(
+        workspace = a_workspace_with_models(tmp_path, service.url)
+        failed = workspace.json(
             "run", "ollama", "generate", "--payload", '{"prompt": "x", "model": "new"}', status=1
         )
         advice = str(failed["result"]["error"]).partition("Download it: ductile ")[2].partition(". See")[0]
-        typed = place.ductile(*shlex.split(advice))
+        typed = workspace.ductile(*shlex.split(advice))
     assert (typed.status, "success" in typed.out) == (0, True), typed
 
 
@@ -86,9 +86,9 @@ def test_the_progress_of_a_download_is_shown_while_it_runs(tmp_path: Path) -> No
         return Reply(chunks=parts())
 
     with a_service(pulling) as service:
-        place = a_place_with_models(tmp_path, service.url)
-        with a_daemon(place) as daemon:
-            job_id = place.said("run", "ollama", "pull", "--no-wait")["job_id"]
+        workspace = a_workspace_with_models(tmp_path, service.url)
+        with a_daemon(workspace) as daemon:
+            job_id = workspace.json("run", "ollama", "pull", "--no-wait")["job_id"]
             daemon.wait_until_started(job_id)
             with subprocess.Popen(
                 [DUCTILE, "job", "logs", "-f", job_id, "--config", "demo"],
@@ -109,7 +109,7 @@ def test_the_how_to_summarises_a_feed_and_mails_it(tmp_path: Path) -> None:
     """The configuration of the page as it is, with the addresses of the three servers replaced."""
     page = (ROOT.parent / "docs" / "how-to" / "summarise-with-a-local-model.md").read_text()
     example = page.partition("```yaml\n")[2].partition("```")[0]
-    titles, office, place = ["old"], PostOffice(), a_place(tmp_path)
+    titles, office, workspace = ["old"], PostOffice(), a_workspace(tmp_path)
 
     def feed(_: Asked) -> Reply:
         return Reply(body=rss_of(*titles).encode())
@@ -125,11 +125,11 @@ def test_the_how_to_summarises_a_feed_and_mails_it(tmp_path: Path) -> None:
         for theirs, ours in replaced.items():
             assert theirs in example
             example = example.replace(theirs, ours)
-        place.config.write_text(f"plugin_roots: [{ROOT}]\n{example}")
-        with a_daemon(place, {"MAIL_PASSWORD": PASSWORD}) as daemon:
-            place.said("run", "news")
+        workspace.config.write_text(f"plugin_roots: [{ROOT}]\n{example}")
+        with a_daemon(workspace, {"MAIL_PASSWORD": PASSWORD}) as daemon:
+            workspace.json("run", "news")
             titles.insert(0, "New things")
-            place.said("run", "news")
+            workspace.json("run", "news")
             daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "mail")
     ((sender, recipients, raw),) = office.taken
     message = email.message_from_bytes(raw, policy=policy.default)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place
+from builders.daemons import Workspace, a_daemon, a_workspace
 from builders.postgres import store_url, with_password
 from builders.terminal import Terminal
 
@@ -17,71 +17,73 @@ PASSWORD = "canary-of-the-move"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def workspace(tmp_path: Path) -> Workspace:
     """A configuration whose store has a job, and whose file of variables has the URL of an empty database."""
-    place = a_place(tmp_path)
-    (place.config.parent / ".env").write_text(f"THE_STORE={with_password(store_url(tmp_path), PASSWORD)}\n")
-    place.config.write_text("environment_vars: {include: [.env]}\n" + place.config.read_text())
-    assert place.ductile("config", "lock").status == 0
-    assert place.ductile("run", "echo").status == 0
-    return place
+    workspace = a_workspace(tmp_path)
+    (workspace.config.parent / ".env").write_text(
+        f"THE_STORE={with_password(store_url(tmp_path), PASSWORD)}\n"
+    )
+    workspace.config.write_text("environment_vars: {include: [.env]}\n" + workspace.config.read_text())
+    assert workspace.ductile("config", "lock").status == 0
+    assert workspace.ductile("run", "echo").status == 0
+    return workspace
 
 
-def with_url(place: Place) -> Terminal:
+def with_url(workspace: Workspace) -> Terminal:
     """A terminal whose environment has the URL."""
-    url = with_password(store_url(place.directory), PASSWORD)
-    return Terminal(directory=place.directory, variables={"THE_STORE": url})
+    url = with_password(store_url(workspace.directory), PASSWORD)
+    return Terminal(directory=workspace.directory, variables={"THE_STORE": url})
 
 
-def follow(place: Place, printed: str) -> None:
+def follow(workspace: Workspace, printed: str) -> None:
     """Type every command below `Next:`, but for the start."""
     lines = [line.strip() for line in printed.partition("Next:\n")[2].splitlines()]
     commands = [line for line in lines if line.startswith("ductile ") and "system start" not in line]
     assert commands
     for line in commands:
-        ran = Terminal(directory=place.directory).ductile(*shlex.split(line)[1:])
+        ran = Terminal(directory=workspace.directory).ductile(*shlex.split(line)[1:])
         assert ran.status == 0, (line, ran)
 
 
-def jobs(place: Place) -> set[str]:
-    return {job["job_id"] for job in place.said("job", "list")["jobs"]}
+def jobs(workspace: Workspace) -> set[str]:
+    return {job["job_id"] for job in workspace.json("job", "list")["jobs"]}
 
 
-def test_to_postgres_with_a_backup_there_and_back_to_a_file(place: Place, tmp_path: Path) -> None:
+def test_to_postgres_with_a_backup_there_and_back_to_a_file(workspace: Workspace, tmp_path: Path) -> None:
     """Each step as an operator types it; no output has the password."""
-    terminal = with_url(place)
-    before = jobs(place)
+    terminal = with_url(workspace)
+    before = jobs(workspace)
     moved = terminal.ductile("system", "move-store", "--to", "env:THE_STORE", "--config", "demo")
     assert moved.status == 0, moved
     assert "every row was compared" in moved.out
-    follow(place, moved.out)
+    follow(workspace, moved.out)
     archive = str(tmp_path / "saved.tar.gz")
-    with a_daemon(place) as daemon:
-        assert jobs(place) == before
-        assert place.ductile("run", "echo").status == 0
-        known = jobs(place)
+    with a_daemon(workspace) as daemon:
+        assert jobs(workspace) == before
+        assert workspace.ductile("run", "echo").status == 0
+        known = jobs(workspace)
         refused = terminal.ductile("system", "move-store", "--to", "new.db", "--config", "demo")
         assert (refused.status, "in use" in refused.err) == (1, True), refused
-        tried = place.said("system", "backup", archive, "--dry-run")
+        tried = workspace.json("system", "backup", archive, "--dry-run")
         assert (tried["store"], Path(archive).exists()) == ("inside/data/state.db", False)
-        saved = place.ductile("system", "backup", archive)
+        saved = workspace.ductile("system", "backup", archive)
         assert saved.status == 0, saved
         assert daemon.end() == 0
-    assert place.said("system", "backup", archive, "--verify")["schema_version"] > 0
-    restored = restore(place, archive)
+    assert workspace.json("system", "backup", archive, "--verify")["schema_version"] > 0
+    restored = restore(workspace, archive)
     assert jobs(restored) == known
-    (place.config.parent / "data" / "state.db").rename(tmp_path / "old.db")
-    back = place.ductile("system", "move-store", "--to", "sqlite")
+    (workspace.config.parent / "data" / "state.db").rename(tmp_path / "old.db")
+    back = workspace.ductile("system", "move-store", "--to", "sqlite")
     assert back.status == 0, back
-    follow(place, back.out)
-    assert jobs(place) == known
-    assert (place.config.parent / "data" / "state.db").exists()
+    follow(workspace, back.out)
+    assert jobs(workspace) == known
+    assert (workspace.config.parent / "data" / "state.db").exists()
     assert PASSWORD not in "".join(ran.out + ran.err for ran in (moved, refused, saved, back))
 
 
-def restore(place: Place, archive: str) -> Place:
+def restore(workspace: Workspace, archive: str) -> Workspace:
     """Restore into another directory and another empty database, as the answer says."""
-    there = place.directory / "there"
+    there = workspace.directory / "there"
     there.mkdir()
     terminal = Terminal(directory=there)
     ran = terminal.ductile("system", "restore", archive, "--to", "demo")
@@ -91,7 +93,7 @@ def restore(place: Place, archive: str) -> Place:
     (line,) = re.findall(r"^  ductile (system move-store .*)$", ran.out, re.MULTILINE)
     for status in (0, 1):  # the second time it is not empty
         assert terminal.ductile(*shlex.split(line)).status == status
-    return Place(directory=there)
+    return Workspace(directory=there)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def restore(place: Place, archive: str) -> Place:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_mistake_is_explained_without_the_url(
-    place_without_jobs: Place, words: list[str], message: str
+    place_without_jobs: Workspace, words: list[str], message: str
 ) -> None:
     ran = place_without_jobs.ductile("system", "move-store", *words)
     assert ran.status != 0
@@ -120,14 +122,14 @@ def test_a_mistake_is_explained_without_the_url(
 
 
 @pytest.fixture(scope="module")
-def place_without_jobs(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    place = a_place(tmp_path_factory.mktemp("mistakes"))
-    assert place.ductile("run", "echo").status == 0
-    return place
+def place_without_jobs(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    workspace = a_workspace(tmp_path_factory.mktemp("mistakes"))
+    assert workspace.ductile("run", "echo").status == 0
+    return workspace
 
 
-def test_the_answer_in_json_has_what_the_text_has(place_without_jobs: Place) -> None:
-    done: dict[str, Any] = place_without_jobs.said("system", "move-store", "--to", "other.db", "--dry-run")
+def test_the_answer_in_json_has_what_the_text_has(place_without_jobs: Workspace) -> None:
+    done: dict[str, Any] = place_without_jobs.json("system", "move-store", "--to", "other.db", "--dry-run")
     assert done["moved"] is False
     assert done["rows"] == sum(each["rows"] for each in done["tables"])
     assert done["next"][0].startswith("ductile config set state.path ")

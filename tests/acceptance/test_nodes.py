@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from builders.cut_connections import CuttingProxy
-from builders.daemons import PATIENCE, Daemon, Place, a_daemon, answering
+from builders.daemons import PATIENCE, Daemon, Workspace, a_daemon, answering
 from builders.nodes import Nodes, a_node, names, submit, two_nodes
 from builders.postgres import start_proxy, store_url
-from builders.terminal import Ran
+from builders.terminal import CommandResult
 
 
 class Waiting:
     """A caller that waits for the end of a job, at one of the nodes."""
 
-    def __init__(self, place: Place, job_id: str) -> None:
-        self._ran: list[Ran] = []
+    def __init__(self, workspace: Workspace, job_id: str) -> None:
+        self._ran: list[CommandResult] = []
         command = ("job", "wait", job_id, "--json")
-        self._thread = Thread(target=lambda: self._ran.append(place.ductile(*command)))
+        self._thread = Thread(target=lambda: self._ran.append(workspace.ductile(*command)))
         self._thread.start()
 
     def ended(self) -> dict[str, Any]:
@@ -51,14 +51,14 @@ def test_every_node_shows_all_of_them(nodes: tuple[Nodes, Daemon, Daemon]) -> No
     text = found.left.ductile("status").out
     assert "NODE" in text
     assert "differs" not in text, "what a node is called is no difference of the configuration"
-    (finding,) = [each for each in found.left.said("doctor")["findings"] if each["check"] == "nodes"]
+    (finding,) = [each for each in found.left.json("doctor")["findings"] if each["check"] == "nodes"]
     assert (finding["level"], finding["message"]) == ("ok", "2 nodes share the store")
 
 
 def test_a_caller_gets_the_result_of_another_node(nodes: tuple[Nodes, Daemon, Daemon]) -> None:
     """`right` may not run it: the job is claimed elsewhere, and its end wakes the caller."""
     found, left, _right = nodes
-    ran = found.right.said("run", "echo")
+    ran = found.right.json("run", "echo")
     assert ran["status"] == "succeeded"
     left.wait_for("job.started", lambda line: line["job_id"] == ran["job_id"])
 
@@ -119,7 +119,7 @@ def test_a_node_that_was_stopped_for_too_long_changes_nothing_and_comes_back(tmp
         ended = waiting.ended()
         assert ended["status"] == "succeeded"
         assert [node["alive"] for node in names(found.left).values()] == [True, True]
-        executions = found.left.said("job", "explain", job_id)
+        executions = found.left.json("job", "explain", job_id)
         assert executions["status"] == "succeeded"
         assert left.end() == 0
         again = submit(found.right, "waiter")
@@ -169,6 +169,6 @@ def test_schedules_go_on_when_the_leader_is_gone(tmp_path: Path) -> None:
             left.process.kill()
             right.wait_for("node.leading")
             right.wait_for("job.succeeded", lambda line: line["plugin"] == "clock")
-            occurrences = found.right.said("schedule", "explain", "clock")
+            occurrences = found.right.json("schedule", "explain", "clock")
             assert occurrences
-            assert found.right.said("system", "selfcheck")["sound"] is True
+            assert found.right.json("system", "selfcheck")["sound"] is True

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import BROKEN, SLOW, Place, a_daemon, a_place
+from builders.daemons import BROKEN, SLOW, Workspace, a_daemon, a_workspace
 from builders.terminal import DUCTILE
 from ductile.core.jobs.model import JobReason
 from ductile.operations.diagnose.remedies import REMEDIES, remedy_for
@@ -42,11 +42,11 @@ def findings(said: dict[str, Any], check: str) -> list[dict[str, Any]]:
     return [row for row in said["findings"] if row["check"] == check]
 
 
-def private(place: Place) -> Place:
+def private(workspace: Workspace) -> Workspace:
     """Restrict the files as `ductile init` does: those of the builders are readable by all users."""
-    place.config.parent.chmod(0o700)
-    place.config.chmod(0o600)
-    return place
+    workspace.config.parent.chmod(0o700)
+    workspace.config.chmod(0o600)
+    return workspace
 
 
 # -------------------------------------------------------------------------------------------- doctor
@@ -54,16 +54,16 @@ def private(place: Place) -> Place:
 
 def test_the_doctor_without_a_daemon(tmp_path: Path) -> None:
     """No daemon is needed, and no file is created, not even a store."""
-    place = private(a_place(tmp_path))
-    said = place.said("system", "doctor")
+    workspace = private(a_workspace(tmp_path))
+    said = workspace.json("system", "doctor")
     assert said["verdict"] == "warn"
     assert findings(said, "daemon")[0]["fix"] == "ductile system start"
     assert "no store yet" in findings(said, "store")[0]["message"]
-    assert not (place.config.parent / "data").exists()
-    place.ductile("run", "echo")
-    after = place.said("system", "doctor")
+    assert not (workspace.config.parent / "data").exists()
+    workspace.ductile("run", "echo")
+    after = workspace.json("system", "doctor")
     assert "the store is undamaged" in findings(after, "store")[0]["message"]
-    shown = place.ductile("system", "doctor", "-v")
+    shown = workspace.ductile("system", "doctor", "-v")
     assert shown.status == 0
     assert "no daemon is running" in shown.out
     assert "no job failed for good" in shown.out
@@ -71,65 +71,65 @@ def test_the_doctor_without_a_daemon(tmp_path: Path) -> None:
 
 def test_the_doctor_with_a_daemon_asks_for_health(tmp_path: Path) -> None:
     """Health commands are run; an unhealthy plugin is an error, and exit 1."""
-    place = private(a_place(tmp_path, "  sick: {}\n"))
-    place.plugin("sick", BROKEN)
-    with a_daemon(place) as daemon:
-        said = place.said("system", "doctor", status=1)
+    workspace = private(a_workspace(tmp_path, "  sick: {}\n"))
+    workspace.plugin("sick", BROKEN)
+    with a_daemon(workspace) as daemon:
+        said = workspace.json("system", "doctor", status=1)
         (ill,) = [row for row in findings(said, "health") if row["level"] == "error"]
         assert "sick is not healthy: it is broken" in ill["message"]
         assert findings(said, "daemon")[0]["where"] == f"process {daemon.process.pid}"
         # What it says to do can be done.
-        explained = place.ductile(*ill["fix"].split()[1:])
+        explained = workspace.ductile(*ill["fix"].split()[1:])
         assert explained.status == 0
         assert "it is broken" in explained.out
 
 
 def test_every_problem_of_a_broken_configuration_is_a_finding(tmp_path: Path) -> None:
     """Each with its place; the daemon continues with the configuration in force."""
-    place = private(a_place(tmp_path))
-    with a_daemon(place):
-        good = place.config.read_text()
-        place.config.write_text(good.replace("max_workers: 4", "max_workers: many\n  wrong_key: 1"))
-        beside = place.said("system", "doctor", status=1)
+    workspace = private(a_workspace(tmp_path))
+    with a_daemon(workspace):
+        good = workspace.config.read_text()
+        workspace.config.write_text(good.replace("max_workers: 4", "max_workers: many\n  wrong_key: 1"))
+        beside = workspace.json("system", "doctor", status=1)
         assert len([row for row in findings(beside, "config") if row["level"] == "error"]) == 2
         assert findings(beside, "daemon")[0]["level"] == "ok"
-        place.config.write_text(good.replace("max_workers: 4", "max_workers: 3"))
-        changed = place.said("system", "doctor")
+        workspace.config.write_text(good.replace("max_workers: 4", "max_workers: 3"))
+        changed = workspace.json("system", "doctor")
         assert [row["fix"] for row in findings(changed, "config") if row["level"] == "warn"] == [
             "ductile apply"
         ]
-    place.config.write_text("plugins: [")
-    alone = place.said("system", "doctor", status=1)
+    workspace.config.write_text("plugins: [")
+    alone = workspace.json("system", "doctor", status=1)
     assert alone["verdict"] == "error"
     assert "demo/config.yaml:2" in findings(alone, "config")[0]["where"]
-    missing = place.terminal.ductile("system", "doctor", "--config", "nowhere")
+    missing = workspace.terminal.ductile("system", "doctor", "--config", "nowhere")
     assert missing.status == 1
     assert "there is no configuration at" in missing.out
 
 
 def test_a_finding_has_its_location_and_its_fix(tmp_path: Path) -> None:
     """Refused plugins, open files, paused schedules, failed jobs, a store that is none."""
-    place = private(a_place(tmp_path, f"  broken:\n{ONCE}  gone: {{}}\n"))
-    place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
-    place.plugin("broken", BROKEN)
-    place.config.chmod(0o666)
-    with a_daemon(place):
-        place.ductile("run", "broken")
-        place.ductile("schedule", "pause", "echo")
-        said = place.said("system", "doctor", status=1)
+    workspace = private(a_workspace(tmp_path, f"  broken:\n{ONCE}  gone: {{}}\n"))
+    workspace.config.write_text(workspace.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
+    workspace.plugin("broken", BROKEN)
+    workspace.config.chmod(0o666)
+    with a_daemon(workspace):
+        workspace.ductile("run", "broken")
+        workspace.ductile("schedule", "pause", "echo")
+        said = workspace.json("system", "doctor", status=1)
     (gone,) = findings(said, "plugins")
     assert (gone["level"], gone["where"]) == ("error", "plugins.gone")
     (opened,) = findings(said, "permissions")
-    assert (opened["level"], opened["fix"]) == ("error", f"chmod 600 {place.config}")
+    assert (opened["level"], opened["fix"]) == ("error", f"chmod 600 {workspace.config}")
     (paused,) = findings(said, "schedules")
     assert paused["fix"] == "ductile schedule resume echo hourly"
     (failed,) = findings(said, "jobs")
     assert failed["fix"].startswith("ductile job explain ")
-    store = place.config.parent / "data" / "state.db"
+    store = workspace.config.parent / "data" / "state.db"
     for file in store.parent.glob("state.db-*"):  # its write-ahead log could repair it
         file.unlink()
     store.write_bytes(b"not a database" * 1000)
-    broken = place.said("system", "doctor", status=1)
+    broken = workspace.json("system", "doctor", status=1)
     assert "damaged" in findings(broken, "store")[0]["message"]
 
 
@@ -138,51 +138,51 @@ def test_a_finding_has_its_location_and_its_fix(tmp_path: Path) -> None:
 
 def test_plugins_that_others_can_change_are_refused_and_reported(tmp_path: Path) -> None:
     """By `config check`, by the doctor without a daemon and beside one that loaded them before."""
-    place = private(a_place(tmp_path))
-    root = place.config.parent / "plugins"
-    with a_daemon(place) as daemon:
-        assert findings(place.said("system", "doctor", "--verbose"), "plugins")[0]["level"] == "ok"
+    workspace = private(a_workspace(tmp_path))
+    root = workspace.config.parent / "plugins"
+    with a_daemon(workspace) as daemon:
+        assert findings(workspace.json("system", "doctor", "--verbose"), "plugins")[0]["level"] == "ok"
         root.chmod(0o777)
         (found,) = [
             row
-            for row in findings(place.said("system", "doctor", status=1), "plugins")
+            for row in findings(workspace.json("system", "doctor", status=1), "plugins")
             if row["level"] == "error"
         ]
         assert "every user of this machine can change the directory" in found["message"]
         assert found["fix"] == f"chmod o-w {root}"
-        assert place.said("system", "reload")["warnings"] is not None
+        assert workspace.json("system", "reload")["warnings"] is not None
         daemon.wait_for("plugin.refused")
-        assert "every user" in place.ductile("run", "echo").err
-    assert place.ductile("config", "check").status == 78
-    (row,) = findings(place.said("system", "doctor", status=1), "plugins")
+        assert "every user" in workspace.ductile("run", "echo").err
+    assert workspace.ductile("config", "check").status == 78
+    (row,) = findings(workspace.json("system", "doctor", status=1), "plugins")
     assert row["message"].startswith("echo cannot run: every user of this machine")
     subprocess.run(row["fix"].split(), check=True)
-    assert place.ductile("config", "check").status == 0
+    assert workspace.ductile("config", "check").status == 0
 
 
 def test_selfcheck_beside_and_without_a_daemon(tmp_path: Path) -> None:
     """Also after a split whose branch failed, was fixed and retried."""
-    place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
-    mended = place.plugin("broken", BROKEN) / "mended"
-    with a_daemon(place):
-        run = place.ductile("pipeline", "run", "flow")
+    workspace = a_workspace(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
+    mended = workspace.plugin("broken", BROKEN) / "mended"
+    with a_daemon(workspace):
+        run = workspace.ductile("pipeline", "run", "flow")
         assert run.status == 1, run
-        assert place.said("system", "selfcheck")["sound"] is True
-        (job,) = place.said("job", "list", "--plugin", "pipeline")["jobs"]
+        assert workspace.json("system", "selfcheck")["sound"] is True
+        (job,) = workspace.json("job", "list", "--plugin", "pipeline")["jobs"]
         mended.touch()
-        place.ductile("job", "retry", job["job_id"])
-        place.ductile("job", "wait", job["job_id"])
-        assert place.said("system", "selfcheck")["sound"] is True
-    assert "rules of the store hold" in place.ductile("system", "selfcheck").out
-    connection = sqlite3.connect(place.config.parent / "data" / "state.db")
+        workspace.ductile("job", "retry", job["job_id"])
+        workspace.ductile("job", "wait", job["job_id"])
+        assert workspace.json("system", "selfcheck")["sound"] is True
+    assert "rules of the store hold" in workspace.ductile("system", "selfcheck").out
+    connection = sqlite3.connect(workspace.config.parent / "data" / "state.db")
     connection.execute("UPDATE job_queue SET attempt = max_attempts + 1 WHERE id = ?", (job["job_id"],))
     connection.commit()
     connection.close()
-    broken = place.said("system", "selfcheck", status=1)
+    broken = workspace.json("system", "selfcheck", status=1)
     assert [(row["name"], row["offenders"]) for row in broken["checks"] if not row["holds"]] == [
         ("attempts_within_limit", [job["job_id"]])
     ]
-    assert job["job_id"] in place.ductile("system", "selfcheck").out
+    assert job["job_id"] in workspace.ductile("system", "selfcheck").out
 
 
 # ------------------------------------------------------------------------------------------- explain
@@ -197,18 +197,18 @@ def test_there_is_advice_for_every_reason(reason: JobReason) -> None:
 
 def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> None:
     """One sentence; where it comes from; what differs: exit status, stderr, configuration, input."""
-    place = a_place(tmp_path, f"  fragile:\n    config: {{paper: A4, api_key: sesame}}\n{ONCE}")
-    plugin = place.plugin("fragile", FRAGILE)
-    with a_daemon(place):
-        assert place.ductile("run", "fragile", "--payload", '{"n": 1}').status == 0
-        (good,) = place.said("job", "list", "--plugin", "fragile")["jobs"]
-        place.config.write_text(place.config.read_text().replace("paper: A4", "paper: A5"))
-        place.ductile("reload")
+    workspace = a_workspace(tmp_path, f"  fragile:\n    config: {{paper: A4, api_key: sesame}}\n{ONCE}")
+    plugin = workspace.plugin("fragile", FRAGILE)
+    with a_daemon(workspace):
+        assert workspace.ductile("run", "fragile", "--payload", '{"n": 1}').status == 0
+        (good,) = workspace.json("job", "list", "--plugin", "fragile")["jobs"]
+        workspace.config.write_text(workspace.config.read_text().replace("paper: A4", "paper: A5"))
+        workspace.ductile("reload")
         (plugin / "broken").touch()
-        assert place.ductile("run", "fragile", "--payload", '{"n": 2, "token": "sesame"}').status == 1
-        (bad,) = place.said("job", "list", "--status", "dead")["jobs"]
-        said = place.said("job", "explain", bad["job_id"])
-        text = place.ductile("job", "explain", bad["job_id"][:18]).out
+        assert workspace.ductile("run", "fragile", "--payload", '{"n": 2, "token": "sesame"}').status == 1
+        (bad,) = workspace.json("job", "list", "--status", "dead")["jobs"]
+        said = workspace.json("job", "explain", bad["job_id"])
+        text = workspace.ductile("job", "explain", bad["job_id"][:18]).out
     assert said["verdict"].startswith("fragile handle failed in its only attempt (bad_exit)")
     assert said["compared_with"] == good["job_id"]
     differences = {row["what"]: (row["good"], row["now"]) for row in said["differences"]}
@@ -227,14 +227,14 @@ def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> 
 
 def test_a_failed_run_is_explained_by_the_step_that_failed(tmp_path: Path) -> None:
     """The run's own reason does not help."""
-    place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
-    place.plugin("broken", BROKEN)
-    with a_daemon(place):
-        place.ductile("pipeline", "run", "flow")
-        (run,) = place.said("job", "list", "--plugin", "pipeline")["jobs"]
-        said = place.said("job", "explain", run["job_id"])
-        (step,) = place.said("job", "list", "--plugin", "broken")["jobs"]
-        of_step = place.said("job", "explain", step["job_id"])
+    workspace = a_workspace(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
+    workspace.plugin("broken", BROKEN)
+    with a_daemon(workspace):
+        workspace.ductile("pipeline", "run", "flow")
+        (run,) = workspace.json("job", "list", "--plugin", "pipeline")["jobs"]
+        said = workspace.json("job", "explain", run["job_id"])
+        (step,) = workspace.json("job", "list", "--plugin", "broken")["jobs"]
+        of_step = workspace.json("job", "explain", step["job_id"])
     assert "it is broken" in said["verdict"]
     assert step["job_id"] in said["verdict"]
     assert f"ductile job explain {run['job_id']}" in of_step["advice"][0]
@@ -244,18 +244,18 @@ def test_a_failed_run_is_explained_by_the_step_that_failed(tmp_path: Path) -> No
 def test_why_a_job_waits(tmp_path: Path) -> None:
     """For a dedupe key, for a limit, for a retry, for a daemon."""
     more = "  slow: {parallelism: 1}\n  broken: {retry: {max_attempts: 2, backoff_base: 1h}}\n"
-    place = a_place(tmp_path, more)
-    place.plugin("slow", SLOW)
-    place.plugin("broken", BROKEN)
-    with a_daemon(place) as daemon:
-        holder = place.said("run", "slow", "--dedupe-key", "k", "--no-wait")["job_id"]
+    workspace = a_workspace(tmp_path, more)
+    workspace.plugin("slow", SLOW)
+    workspace.plugin("broken", BROKEN)
+    with a_daemon(workspace) as daemon:
+        holder = workspace.json("run", "slow", "--dedupe-key", "k", "--no-wait")["job_id"]
         daemon.wait_until_started(holder)
-        held = place.said("run", "slow", "--dedupe-key", "k", "--no-wait")["job_id"]
-        capped = place.said("run", "slow", "--no-wait")["job_id"]
-        retried = place.said("run", "broken", "--retry", "--no-wait")["job_id"]
+        held = workspace.json("run", "slow", "--dedupe-key", "k", "--no-wait")["job_id"]
+        capped = workspace.json("run", "slow", "--no-wait")["job_id"]
+        retried = workspace.json("run", "broken", "--retry", "--no-wait")["job_id"]
         daemon.wait_for("job.retrying")
-        said = {job: place.said("job", "explain", job) for job in (held, capped, retried, holder)}
-        text = place.ductile("job", "explain", capped).out
+        said = {job: workspace.json("job", "explain", job) for job in (held, capped, retried, holder)}
+        text = workspace.ductile("job", "explain", capped).out
     verdicts = {job: each["verdict"] for job, each in said.items()}
     since = said[holder]["verdict"].partition("since ")[2][:20]
     running = f"job {holder} (slow poll, running since {since} (for "
@@ -271,21 +271,23 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
     assert "it is broken." in verdicts[retried]
     assert "is running since" in verdicts[holder]
     for job in (held, capped, retried):
-        alone = place.said("job", "explain", job)
+        alone = workspace.json("job", "explain", job)
         assert "no daemon is running." in alone["verdict"].lower()
         assert alone["advice"] == ["ductile system start"]
 
 
 def waiting_behind_one(tmp_path: Path, settings: str, *, workers: int, safe: bool = True) -> dict[str, Any]:
     """The explanation of a job that waits while another one of its plugin runs."""
-    place = a_place(tmp_path, f"  slow: {settings}\n")
-    place.config.write_text(place.config.read_text().replace("max_workers: 4", f"max_workers: {workers}"))
-    manifest = place.plugin("slow", SLOW) / "manifest.yaml"
+    workspace = a_workspace(tmp_path, f"  slow: {settings}\n")
+    workspace.config.write_text(
+        workspace.config.read_text().replace("max_workers: 4", f"max_workers: {workers}")
+    )
+    manifest = workspace.plugin("slow", SLOW) / "manifest.yaml"
     if not safe:
         manifest.write_text(f"{manifest.read_text()}\nconcurrency_safe: false\n")
-    with a_daemon(place) as daemon:
-        daemon.wait_until_started(place.said("run", "slow", "--no-wait")["job_id"])
-        return place.said("job", "explain", place.said("run", "slow", "--no-wait")["job_id"])
+    with a_daemon(workspace) as daemon:
+        daemon.wait_until_started(workspace.json("run", "slow", "--no-wait")["job_id"])
+        return workspace.json("job", "explain", workspace.json("run", "slow", "--no-wait")["job_id"])
 
 
 @pytest.mark.parametrize(
@@ -315,15 +317,15 @@ def test_a_plugin_that_is_not_concurrency_safe_is_not_advised_to_run_twice(tmp_p
 def test_a_run_shows_its_position_and_its_wait(tmp_path: Path) -> None:
     """A run that seems stuck names the step that runs, or the job that holds the slot its step waits for."""
     pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
-    place = a_place(tmp_path, f"  slow: {{parallelism: 1}}\n{pipelines}")
-    place.plugin("slow", SLOW)
-    with a_daemon(place) as daemon:
-        first = place.said("pipeline", "run", "flow", "--no-wait")["job_id"]
+    workspace = a_workspace(tmp_path, f"  slow: {{parallelism: 1}}\n{pipelines}")
+    workspace.plugin("slow", SLOW)
+    with a_daemon(workspace) as daemon:
+        first = workspace.json("pipeline", "run", "flow", "--no-wait")["job_id"]
         step = daemon.wait_for("job.started")["job_id"]
-        second = place.said("pipeline", "run", "flow", "--no-wait")["job_id"]
-        runs, waits = (place.said("job", "explain", job) for job in (first, second))
-        status = place.said("status")
-        text = place.ductile("status").out
+        second = workspace.json("pipeline", "run", "flow", "--no-wait")["job_id"]
+        runs, waits = (workspace.json("job", "explain", job) for job in (first, second))
+        status = workspace.json("status")
+        text = workspace.ductile("status").out
         assert f"step nap (slow handle, job {step}) is running since" in runs["verdict"]
         assert f"ductile job cancel {first}" in " ".join(runs["advice"])
         assert "step nap (slow handle, job " in waits["verdict"]
@@ -333,7 +335,7 @@ def test_a_run_shows_its_position_and_its_wait(tmp_path: Path) -> None:
         )
         assert waits["waits_for"]["job_id"] == step
         # What is advised helps: the slot becomes free, and the run that waited goes on.
-        assert place.ductile("job", "cancel", step).status == 0
+        assert workspace.ductile("job", "cancel", step).status == 0
         daemon.wait_for("job.started", lambda line: line["job_id"] != step)
     (running,) = [job for job in status["running"] if job["plugin"] == "slow"]
     assert (running["job_id"], running["step"], running["attempt"]) == (step, "nap", 1)
@@ -346,15 +348,15 @@ def test_a_run_shows_its_position_and_its_wait(tmp_path: Path) -> None:
 def test_a_job_behind_another_names_the_first_in_line(tmp_path: Path) -> None:
     """Runs with one key follow one another: the explanation of the last names the one that runs."""
     pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
-    place = a_place(tmp_path, f"  slow: {{}}\n{pipelines}")
-    place.plugin("slow", SLOW)
-    with a_daemon(place) as daemon:
+    workspace = a_workspace(tmp_path, f"  slow: {{}}\n{pipelines}")
+    workspace.plugin("slow", SLOW)
+    with a_daemon(workspace) as daemon:
         runs = [
-            place.said("pipeline", "run", "flow", "--no-wait", "--dedupe-key", "k")["job_id"]
+            workspace.json("pipeline", "run", "flow", "--no-wait", "--dedupe-key", "k")["job_id"]
             for _ in range(3)
         ]
         daemon.wait_for("job.started")
-        said = place.said("job", "explain", runs[2])
+        said = workspace.json("job", "explain", runs[2])
     assert f"job {runs[1]} (run of pipeline flow, queued since" in said["verdict"]
     assert f"The first in line is job {runs[0]} (run of pipeline flow, running since" in said["verdict"]
     assert said["waits_for"]["job_id"] == runs[0]
@@ -362,49 +364,49 @@ def test_a_job_behind_another_names_the_first_in_line(tmp_path: Path) -> None:
 
 def test_why_a_run_waits_where_no_daemon_is(tmp_path: Path) -> None:
     """The explanation says what to do, not only that no step has started."""
-    place = a_place(tmp_path, "pipelines: [{name: flow, on: made, steps: [{uses: echo}]}]\n")
-    (run,) = place.said("event", "send", "made")["started"]
-    said = place.said("job", "explain", run["job_id"])
+    workspace = a_workspace(tmp_path, "pipelines: [{name: flow, on: made, steps: [{uses: echo}]}]\n")
+    (run,) = workspace.json("event", "send", "made")["started"]
+    said = workspace.json("job", "explain", run["job_id"])
     assert said["verdict"].endswith("waits: it is ready to start. No daemon is running.")
     assert said["advice"] == ["ductile system start"]
 
 
 def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:
     """Each obstacle in turn; following the advice removes it."""
-    place = a_place(tmp_path, f"  broken:\n{ONCE}    circuit_breaker: {{threshold: 1}}\n{HOURLY}")
-    place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
-    mended = place.plugin("broken", BROKEN) / "mended"
+    workspace = a_workspace(tmp_path, f"  broken:\n{ONCE}    circuit_breaker: {{threshold: 1}}\n{HOURLY}")
+    workspace.config.write_text(workspace.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
+    mended = workspace.plugin("broken", BROKEN) / "mended"
 
     def cause(plugin: str) -> str:
-        return str(place.said("schedule", "explain", plugin)["cause"])
+        return str(workspace.json("schedule", "explain", plugin)["cause"])
 
     assert cause("echo") == "no_daemon"
-    with a_daemon(place) as daemon:
+    with a_daemon(workspace) as daemon:
         daemon.wait_for("job.succeeded", lambda line: line["plugin"] == "echo")
         daemon.wait_for("breaker.changed")
         assert cause("echo") == "on_time"
-        place.ductile("schedule", "pause", "echo")
-        paused = place.said("schedule", "explain", "echo", "hourly")
+        workspace.ductile("schedule", "pause", "echo")
+        paused = workspace.json("schedule", "explain", "echo", "hourly")
         assert paused["cause"] == "paused"
-        assert place.ductile(*paused["advice"][0].split()[1:]).status == 0
+        assert workspace.ductile(*paused["advice"][0].split()[1:]).status == 0
         assert cause("echo") == "on_time"
-        opened = place.said("schedule", "explain", "broken")
+        opened = workspace.json("schedule", "explain", "broken")
         assert opened["cause"] == "breaker_open"
         assert "circuit breaker is open" in opened["verdict"]
         assert opened["advice"][0].startswith("ductile job explain ")
         mended.touch()
-        place.ductile("system", "reset", "broken")
+        workspace.ductile("system", "reset", "broken")
         assert cause("broken") == "last_failed"
-        place.ductile("job", "wait", place.said("schedule", "run", "broken")["job_id"])
+        workspace.ductile("job", "wait", workspace.json("schedule", "run", "broken")["job_id"])
         assert cause("broken") == "on_time"
-        text = place.ductile("schedule", "explain", "broken").out
+        text = workspace.ductile("schedule", "explain", "broken").out
         assert text.startswith("broken hourly: Nothing is wrong")
-        place.config.write_text(
-            place.config.read_text().replace("  echo:\n", "  echo:\n    enabled: false\n")
+        workspace.config.write_text(
+            workspace.config.read_text().replace("  echo:\n", "  echo:\n    enabled: false\n")
         )
-        place.ductile("reload")
+        workspace.ductile("reload")
         assert cause("echo") == "plugin_disabled"
-    assert place.ductile("schedule", "explain", "unknown").status == 1
+    assert workspace.ductile("schedule", "explain", "unknown").status == 1
 
 
 # ------------------------------------------------------------------------------------- backup, restore
@@ -412,53 +414,53 @@ def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:
 
 def test_a_backup_of_a_running_daemon_can_be_started(tmp_path: Path) -> None:
     """Jobs accepted before the backup are in it; the copy is its own store and keeps the invariants."""
-    place = a_place(tmp_path, "  slow: {}\n")
-    place.plugin("slow", SLOW)
-    with a_daemon(place) as daemon:
-        done = place.said("run", "echo")["job_id"]
-        running = place.said("run", "slow", "--no-wait")["job_id"]
+    workspace = a_workspace(tmp_path, "  slow: {}\n")
+    workspace.plugin("slow", SLOW)
+    with a_daemon(workspace) as daemon:
+        done = workspace.json("run", "echo")["job_id"]
+        running = workspace.json("run", "slow", "--no-wait")["job_id"]
         daemon.wait_until_started(running)
-        said = place.said("system", "backup", "saved.tar.gz")
+        said = workspace.json("system", "backup", "saved.tar.gz")
         assert said["files"]["state"] == 1
-        place.ductile("run", "echo")
-        assert place.ductile("system", "backup", "--verify", "saved.tar.gz").out.startswith("ok:")
-        again = place.said("system", "backup", "saved.tar.gz", status=1)
+        workspace.ductile("run", "echo")
+        assert workspace.ductile("system", "backup", "--verify", "saved.tar.gz").out.startswith("ok:")
+        again = workspace.json("system", "backup", "saved.tar.gz", status=1)
         assert again["error"]["code"] == "conflict"
-    refused = place.ductile("system", "restore", "saved.tar.gz")
+    refused = workspace.ductile("system", "restore", "saved.tar.gz")
     assert refused.status == 1
     assert "nothing is overwritten" in refused.err
-    assert place.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "second/demo").status == 0
-    second = Place(directory=tmp_path / "second")
-    assert second.said("job", "show", done)["status"] == "succeeded"
-    assert second.said("job", "show", running)["status"] == "running"
-    assert len(second.said("job", "list", "--plugin", "echo")["jobs"]) == 1
-    assert second.said("system", "selfcheck")["sound"] is True
+    assert workspace.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "second/demo").status == 0
+    second = Workspace(directory=tmp_path / "second")
+    assert second.json("job", "show", done)["status"] == "succeeded"
+    assert second.json("job", "show", running)["status"] == "running"
+    assert len(second.json("job", "list", "--plugin", "echo")["jobs"]) == 1
+    assert second.json("system", "selfcheck")["sound"] is True
     with a_daemon(second):
-        assert second.said("job", "show", running)["reason"] in ("recovered", "claimed")
+        assert second.json("job", "show", running)["reason"] in ("recovered", "claimed")
         assert second.ductile("run", "echo").status == 0
 
 
 def test_secrets_stay_at_home_unless_they_are_asked_for(tmp_path: Path) -> None:
     """The file of variables is listed as left out; with --secrets it is included, and the output says so."""
-    place = a_place(tmp_path)
-    (place.config.parent / ".env").write_text("KEY=canary-9b1d\n")
-    place.config.write_text(
+    workspace = a_workspace(tmp_path)
+    (workspace.config.parent / ".env").write_text("KEY=canary-9b1d\n")
+    workspace.config.write_text(
         "environment_vars: {include: [.env]}\n"
-        + place.config.read_text()
+        + workspace.config.read_text()
         + "  other: {uses: echo, env: {PASSWORD: '${KEY}'}}\n"
     )
-    shown = place.ductile("system", "backup", "without.tar.gz")
+    shown = workspace.ductile("system", "backup", "without.tar.gz")
     assert "left out: demo/.env" in shown.out
     assert "add --secrets to include them" in shown.out
-    assert "--secrets" not in place.ductile("system", "backup", "all.tar.gz", "--secrets").out
-    assert "holds secrets" in place.ductile("system", "backup", "with.tar.gz", "--secrets").out
+    assert "--secrets" not in workspace.ductile("system", "backup", "all.tar.gz", "--secrets").out
+    assert "holds secrets" in workspace.ductile("system", "backup", "with.tar.gz", "--secrets").out
     for name, there in (("without.tar.gz", False), ("with.tar.gz", True)):
         with tarfile.open(tmp_path / name) as archive:
             assert ("inside/.env" in archive.getnames()) is there
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-    restored = place.terminal.ductile("system", "restore", "without.tar.gz", "--to", "new")
+    restored = workspace.terminal.ductile("system", "restore", "without.tar.gz", "--to", "new")
     assert "put it back at its place in new" in restored.out
-    checked = place.terminal.ductile("config", "check", "--config", "new")
+    checked = workspace.terminal.ductile("config", "check", "--config", "new")
     assert "new/.env cannot be read" in checked.out
     assert "put back" in checked.out
     assert ":-" not in checked.out, "a secret is not to be written into the configuration"
@@ -466,43 +468,43 @@ def test_secrets_stay_at_home_unless_they_are_asked_for(tmp_path: Path) -> None:
 
 def test_a_restore_goes_to_the_place_that_the_archive_names_only_if_it_is_known(tmp_path: Path) -> None:
     """An archive may come from an untrusted source, and name ~/.ssh."""
-    place = a_place(tmp_path)
-    place.ductile("system", "backup", "saved.tar.gz", "--scope", "config,plugins")
-    place.config.parent.rename(tmp_path / "before")
-    refused = place.terminal.ductile("system", "restore", "saved.tar.gz")
+    workspace = a_workspace(tmp_path)
+    workspace.ductile("system", "backup", "saved.tar.gz", "--scope", "config,plugins")
+    workspace.config.parent.rename(tmp_path / "before")
+    refused = workspace.terminal.ductile("system", "restore", "saved.tar.gz")
     assert refused.status == 1
-    assert f"names {place.config.parent} as its place" in refused.err
+    assert f"names {workspace.config.parent} as its place" in refused.err
     assert f"ductile system restore {tmp_path / 'saved.tar.gz'} --to restored" in refused.err
-    assert not place.config.parent.exists()
-    assert place.ductile("system", "restore", "saved.tar.gz").status == 0
-    assert place.ductile("config", "check").status == 0
+    assert not workspace.config.parent.exists()
+    assert workspace.ductile("system", "restore", "saved.tar.gz").status == 0
+    assert workspace.ductile("config", "check").status == 0
 
 
 def test_relative_plugin_roots_work_after_a_restore(tmp_path: Path) -> None:
     """Also one that lies outside of the configuration's directory."""
-    place = a_place(tmp_path / "first")
-    (place.config.parent / "plugins").rename(tmp_path / "first" / "shared")
-    place.config.write_text("plugin_roots: [../shared]\n" + place.config.read_text())
-    assert place.ductile("run", "echo").status == 0
-    place.ductile("system", "backup", "saved.tar.gz")
+    workspace = a_workspace(tmp_path / "first")
+    (workspace.config.parent / "plugins").rename(tmp_path / "first" / "shared")
+    workspace.config.write_text("plugin_roots: [../shared]\n" + workspace.config.read_text())
+    assert workspace.ductile("run", "echo").status == 0
+    workspace.ductile("system", "backup", "saved.tar.gz")
     (tmp_path / "first" / "demo").rename(tmp_path / "first" / "demo-before")
     (tmp_path / "first" / "shared").rename(tmp_path / "first" / "shared-before")
     said = json.loads(
-        place.terminal.ductile(
+        workspace.terminal.ductile(
             "system", "restore", "saved.tar.gz", "--to", str(tmp_path / "second"), "--json"
         ).out
     )
     assert said["outside"] == []
     assert said["config"] == str(tmp_path / "second" / "demo" / "config.yaml")
-    second = Place(directory=tmp_path / "second")
+    second = Workspace(directory=tmp_path / "second")
     assert second.ductile("config", "check").status == 0
-    assert second.said("run", "echo")["result"]["result"] == "done"
-    assert len(second.said("job", "list")["jobs"]) == 2
+    assert second.json("run", "echo")["result"]["result"] == "done"
+    assert len(second.json("job", "list")["jobs"]) == 2
 
 
 def test_a_damaged_archive_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    place.ductile("system", "backup", "saved.tar.gz")
+    workspace = a_workspace(tmp_path)
+    workspace.ductile("system", "backup", "saved.tar.gz")
     data = bytearray((tmp_path / "saved.tar.gz").read_bytes())
     data[len(data) // 2] ^= 0xFF
     (tmp_path / "saved.tar.gz").write_bytes(data)
@@ -510,7 +512,7 @@ def test_a_damaged_archive_is_refused_and_nothing_is_written(tmp_path: Path) -> 
         ("system", "backup", "--verify", "saved.tar.gz"),
         ("system", "restore", "saved.tar.gz", "--to", "new"),
     ):
-        ran = place.terminal.ductile(*words)
+        ran = workspace.terminal.ductile(*words)
         assert ran.status == 1
         assert "is not a whole backup" in ran.err
     assert not (tmp_path / "new").exists()
@@ -518,20 +520,20 @@ def test_a_damaged_archive_is_refused_and_nothing_is_written(tmp_path: Path) -> 
 
 def test_trying_a_backup_and_a_restore(tmp_path: Path) -> None:
     """Every mutation has --dry-run."""
-    place = a_place(tmp_path)
-    assert place.ductile("system", "backup", "saved.tar.gz", "--dry-run").out.startswith("Would write")
+    workspace = a_workspace(tmp_path)
+    assert workspace.ductile("system", "backup", "saved.tar.gz", "--dry-run").out.startswith("Would write")
     assert not (tmp_path / "saved.tar.gz").exists()
-    place.ductile("system", "backup", "saved.tar.gz", "--scope", "config,plugins")
-    tried = place.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "new", "--dry-run")
+    workspace.ductile("system", "backup", "saved.tar.gz", "--scope", "config,plugins")
+    tried = workspace.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "new", "--dry-run")
     assert tried.out.startswith("Would restore")
     assert not (tmp_path / "new").exists()
-    assert place.ductile("system", "backup", "x.tar.gz", "--scope", "all").status == 2
+    assert workspace.ductile("system", "backup", "x.tar.gz", "--scope", "all").status == 2
 
 
 def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
     """Long work shows progress on a terminal, not to a program that reads the output."""
-    place = a_place(tmp_path)
-    place.ductile("run", "echo")
+    workspace = a_workspace(tmp_path)
+    workspace.ductile("run", "echo")
     leader, follower = os.openpty()
     try:
         with subprocess.Popen(
@@ -551,7 +553,7 @@ def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
     assert "writing the archive: 100%" in shown
     assert shown.endswith("\r\x1b[K"), "the line is taken away when it is done"
     assert out.decode().startswith("Wrote saved.tar.gz")
-    assert place.ductile("system", "backup", "other.tar.gz").err == ""
+    assert workspace.ductile("system", "backup", "other.tar.gz").err == ""
 
 
 # --------------------------------------------------------------------------------------------- sweep
@@ -559,18 +561,18 @@ def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
 
 def test_a_sweep_removes_now_what_has_been_kept_long_enough(tmp_path: Path) -> None:
     """Beside a daemon and without one; a dry run counts, and the job is still found in the log."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     kept = "  tick_interval: 1h\n  dedupe_ttl: 1ms\n  job_queue_retention: 1ms\n  log_level: debug\n"
-    place.config.write_text(place.config.read_text().replace("  log_level: debug\n", kept))
-    with a_daemon(place):
-        first = place.said("run", "echo")["job_id"]
-        place.said("run", "echo")
-        assert place.said("system", "sweep", "--dry-run")["removed"] == {"succeeded_jobs": 1}
-        assert place.said("system", "sweep")["removed"] == {"succeeded_jobs": 1}
-        assert "Nothing is older than its retention" in place.ductile("system", "sweep").out
-        assert place.said("job", "show", first)["status"] == "succeeded"
-    place.said("run", "echo")
-    shown = place.ductile("system", "sweep")
+    workspace.config.write_text(workspace.config.read_text().replace("  log_level: debug\n", kept))
+    with a_daemon(workspace):
+        first = workspace.json("run", "echo")["job_id"]
+        workspace.json("run", "echo")
+        assert workspace.json("system", "sweep", "--dry-run")["removed"] == {"succeeded_jobs": 1}
+        assert workspace.json("system", "sweep")["removed"] == {"succeeded_jobs": 1}
+        assert "Nothing is older than its retention" in workspace.ductile("system", "sweep").out
+        assert workspace.json("job", "show", first)["status"] == "succeeded"
+    workspace.json("run", "echo")
+    shown = workspace.ductile("system", "sweep")
     assert "Removed:\n  succeeded jobs  1" in shown.out
 
 
@@ -587,24 +589,24 @@ pipelines:
 
 def test_a_dry_run_and_the_advice_agree_with_the_retry(tmp_path: Path) -> None:
     """For a step that could not be created, neither promises a retry that is then refused."""
-    place = a_place(tmp_path, TEMPLATED)
-    with a_daemon(place):
-        run = place.said("pipeline", "run", "flow", status=1)["job_id"]
-        real = place.said("job", "retry", run, status=1)
-        assert place.said("job", "retry", run, "--dry-run", status=1) == real
-        failed = place.said("job", "list", "--status", "failed")["jobs"]
+    workspace = a_workspace(tmp_path, TEMPLATED)
+    with a_daemon(workspace):
+        run = workspace.json("pipeline", "run", "flow", status=1)["job_id"]
+        real = workspace.json("job", "retry", run, status=1)
+        assert workspace.json("job", "retry", run, "--dry-run", status=1) == real
+        failed = workspace.json("job", "list", "--status", "failed")["jobs"]
         (step,) = [row for row in failed if row["reason"] == "bad_template"]
         commands = {
             line.rpartition(": ")[2]
             for job in (run, step["job_id"])
-            for line in place.said("job", "explain", job)["advice"]
+            for line in workspace.json("job", "explain", job)["advice"]
             if "job retry" in line
         }
         assert commands == {f"ductile job retry {run} --from-step second"}
-        place.config.write_text(place.config.read_text().replace("payload.naem", "payload.result"))
-        assert place.ductile("reload").status == 0
+        workspace.config.write_text(workspace.config.read_text().replace("payload.naem", "payload.result"))
+        assert workspace.ductile("reload").status == 0
         (command,) = commands
-        again = place.said(*command.split()[1:])["job_id"]
-        assert place.said("job", "wait", again)["status"] == "succeeded"
-        gone = place.said("job", "retry", run, "--from-step", "third", "--dry-run", status=1)
-        assert gone == place.said("job", "retry", run, "--from-step", "third", status=1)
+        again = workspace.json(*command.split()[1:])["job_id"]
+        assert workspace.json("job", "wait", again)["status"] == "succeeded"
+        gone = workspace.json("job", "retry", run, "--from-step", "third", "--dry-run", status=1)
+        assert gone == workspace.json("job", "retry", run, "--from-step", "third", status=1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, answering
-from builders.http import Api, EventReader, Said, an_api, an_api_place, token_for
+from builders.http import Api, EventReader, Said, an_api, an_api_workspace, token_for
 from builders.mcp import MODERN, PATIENT, KnowsTasks, an_http_agent, end_of_task, start_task
 from ductile.api.endpoints import ENDPOINTS
 from ductile.operations.table import OPERATIONS
@@ -48,17 +48,17 @@ UNKNOWN = "0190aaaa-0000-7000-8000-000000000000"
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     directory: Path = tmp_path_factory.mktemp("own")
-    place = an_api_place(directory, PLUGINS, more=MORE)
+    workspace = an_api_workspace(directory, PLUGINS, more=MORE)
     tokens = "".join(
         f'      - {{name: {name}, token: "{token_for(name)}", scopes: {json.dumps(scopes)}}}\n'
         for name, scopes in SCOPES.items()
     )
-    head, auth, rest = place.config.read_text().partition("    tokens:\n")
-    place.config.write_text(f"{head}{auth}{tokens}{rest}")
-    place.plugin("tells", TELLS)
-    place.plugin("broken", BROKEN)
-    place.plugin("patient", PATIENT)
-    with an_api(place) as running:
+    head, auth, rest = workspace.config.read_text().partition("    tokens:\n")
+    workspace.config.write_text(f"{head}{auth}{tokens}{rest}")
+    workspace.plugin("tells", TELLS)
+    workspace.plugin("broken", BROKEN)
+    workspace.plugin("patient", PATIENT)
+    with an_api(workspace) as running:
         yield running
 
 
@@ -90,7 +90,7 @@ def test_a_list_has_the_own_jobs_and_what_follows_from_them(api: Api) -> None:
     """Steps of runs and jobs of routes too; nothing of another token, or without one."""
     told, run = start(api, "a", "/plugin/tells/handle"), start(api, "a", "/pipeline/chain")
     other = start(api, "b")
-    local = api.place.said("run", "echo", "handle")["job_id"]
+    local = api.workspace.json("run", "echo", "handle")["job_id"]
     api.daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "echo")
     listed = own(api, "a")
     assert len(listed) == len(set(listed))
@@ -293,13 +293,17 @@ def about(events: list[dict[str, Any]]) -> set[str]:
 
 def test_a_stream_of_all_entries_ends_when_the_token_may_follow_its_own_only(tmp_path: Path) -> None:
     """The change takes effect at once, and a new stream has own entries only."""
-    place = an_api_place(tmp_path)
-    place.config.write_text(place.config.read_text().replace('["events:ro"]', '["events:ro", "own:ro"]'))
-    with an_api(place) as api, EventReader(api) as reader:
+    workspace = an_api_workspace(tmp_path)
+    workspace.config.write_text(
+        workspace.config.read_text().replace('["events:ro"]', '["events:ro", "own:ro"]')
+    )
+    with an_api(workspace) as api, EventReader(api) as reader:
         theirs = start(api, "*")
         reader.wait_until(lambda events: theirs in about(events))
-        place.config.write_text(place.config.read_text().replace('["events:ro", "own:ro"]', '["own:ro"]'))
-        assert place.ductile("config", "lock").status == 0
+        workspace.config.write_text(
+            workspace.config.read_text().replace('["events:ro", "own:ro"]', '["own:ro"]')
+        )
+        assert workspace.ductile("config", "lock").status == 0
         api.post("/system/reload", status=200)
         reader.wait_for_end()
         assert api.get("/ledger", token=token_for("events:ro"))["events"] == []
@@ -327,16 +331,16 @@ def test_the_user_of_the_machine_is_no_token(tmp_path: Path) -> None:
     """A browser that was signed in by a link is called `local`, as a token may be: its jobs are not that
     token's, and count against none of its limits.
     """
-    place = an_api_place(tmp_path)
-    place.config.write_text(
-        place.config.read_text().replace(
+    workspace = an_api_workspace(tmp_path)
+    workspace.config.write_text(
+        workspace.config.read_text().replace(
             "    tokens:\n",
             f'    tokens:\n      - {{name: local, token: "{token_for("local")}", scopes: ["own:ro"], '
             "limits: {jobs_per_day: 0}}\n",
         )
     )
-    with an_api(place) as api:
-        code = place.said("ui", "open")["url"].partition("#open=")[2]
+    with an_api(workspace) as api:
+        code = workspace.json("ui", "open")["url"].partition("#open=")[2]
         headers = {"Origin": f"http://localhost:{api.port}", "Host": f"localhost:{api.port}"}
         said = api.ask("POST", "/ui/session", {"code": code}, token=None, headers=headers)
         headers |= {
@@ -494,36 +498,36 @@ def test_a_token_gives_no_right_over_jobs_of_others(api: Api) -> None:
 def test_a_scope_of_an_unknown_pipeline_is_a_warning(tmp_path: Path) -> None:
     """As that of an unknown plugin; a word that is no scope stays an error."""
     pipelines = "pipelines:\n  - {name: chain, steps: [{uses: echo}]}\n"
-    place = an_api_place(tmp_path, scopes=("*", "pipeline:chian"), more=pipelines)
-    assert place.ductile("apply").status == 0
-    checked = place.ductile("config", "check")
+    workspace = an_api_workspace(tmp_path, scopes=("*", "pipeline:chian"), more=pipelines)
+    assert workspace.ductile("apply").status == 0
+    checked = workspace.ductile("config", "check")
     assert checked.status == 0
     assert 'the scope "pipeline:chian" is for a pipeline that is not configured' in checked.out + checked.err
     assert "chain" in checked.out + checked.err
     for wrong in ("pipeline:", "pipeline:a b", "own:all", "own"):
-        written = place.config.read_text()
-        place.config.write_text(written.replace("pipeline:chian", wrong))
-        assert place.ductile("config", "check").status == 78, wrong
-        place.config.write_text(written)
-    place.append("  own: {uses: echo}\n")
-    checked = place.ductile("config", "check")
+        written = workspace.config.read_text()
+        workspace.config.write_text(written.replace("pipeline:chian", wrong))
+        assert workspace.ductile("config", "check").status == 78, wrong
+        workspace.config.write_text(written)
+    workspace.append("  own: {uses: echo}\n")
+    checked = workspace.ductile("config", "check")
     assert checked.status == 78
     assert "reserved" in checked.out + checked.err
 
 
 def test_jobs_belong_to_the_name_of_the_token(tmp_path: Path) -> None:
     """So a rotation keeps them, a restart too, and a token with another name has none of them."""
-    place = an_api_place(tmp_path)
-    assert place.ductile("apply").status == 0
-    secret = place.said("token", "create", "agent", "--scopes", "plugin:rw,own:rw")["token"]
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path)
+    assert workspace.ductile("apply").status == 0
+    secret = workspace.json("token", "create", "agent", "--scopes", "plugin:rw,own:rw")["token"]
+    with an_api(workspace) as api:
         job_id = api.post("/plugin/echo/handle", {}, token=secret)["job_id"]
         api.ended(job_id)
         secret = api.post("/tokens/agent/rotate", {"keep_old": "0s"}, status=200)["token"]
         assert api.get("/jobs", token=secret)["jobs"][0]["job_id"] == job_id
         other = api.post("/tokens", {"name": "second", "scopes": ["own:ro"]}, status=200)["token"]
         assert api.get("/jobs", token=other)["jobs"] == []
-    with an_api(place) as api:
+    with an_api(workspace) as api:
         assert [job["job_id"] for job in api.get("/jobs", token=secret)["jobs"]] == [job_id]
         api.post("/tokens/agent/revoke", {}, status=200)
         again = api.post("/tokens", {"name": "agent", "scopes": ["own:ro"]}, status=200)["token"]

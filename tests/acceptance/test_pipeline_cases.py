@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon
-from builders.flows import a_flow_place
+from builders.daemons import Workspace, a_daemon
+from builders.flows import a_flow_workspace
 from builders.http import Api, an_api, token_for
 from builders.mcp import an_agent
 
@@ -36,33 +36,33 @@ LARGE = '{"who": "Bob", "total": 135}'
 CHANGE = ("value: 100}", "value: 30}")
 
 
-def edit(place: Place, old: str, new: str) -> None:
-    text = place.config.read_text()
+def edit(workspace: Workspace, old: str, new: str) -> None:
+    text = workspace.config.read_text()
     assert old in text
-    place.config.write_text(text.replace(old, new))
+    workspace.config.write_text(text.replace(old, new))
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A daemon with two past runs of `order`, the second with a failed branch."""
-    place = a_flow_place(tmp_path_factory.mktemp("flow"), PIPELINES)
-    with an_api(place) as running:
+    workspace = a_flow_workspace(tmp_path_factory.mktemp("flow"), PIPELINES)
+    with an_api(workspace) as running:
         for payload in (SMALL, LARGE):
-            place.ductile("pipeline", "run", "order", "--payload", payload)
+            workspace.ductile("pipeline", "run", "order", "--payload", payload)
         yield running
 
 
 @pytest.fixture
-def edited(api: Api) -> Iterator[Place]:
+def edited(api: Api) -> Iterator[Workspace]:
     """The same place with an edit on disk that is neither sealed nor loaded."""
-    before = api.place.config.read_text()
-    edit(api.place, *CHANGE)
-    yield api.place
-    api.place.config.write_text(before)
+    before = api.workspace.config.read_text()
+    edit(api.workspace, *CHANGE)
+    yield api.workspace
+    api.workspace.config.write_text(before)
 
 
-def report(place: Place, *words: str, status: int = 0) -> dict[str, Any]:
-    return place.said("pipeline", "test", *words, status=status)
+def report(workspace: Workspace, *words: str, status: int = 0) -> dict[str, Any]:
+    return workspace.json("pipeline", "test", *words, status=status)
 
 
 def differences(case: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -70,7 +70,7 @@ def differences(case: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def test_past_runs_go_as_they_went(api: Api) -> None:
-    found = report(api.place, "order", "--last", "5")
+    found = report(api.workspace, "order", "--last", "5")
     assert (found["passed"], found["counts"]) == (True, {"passed": 2, "failed": 0})
     assert [case["status"] for case in found["cases"]] == ["partial_success", "succeeded"]
     assert found["left_out"] == []
@@ -79,7 +79,7 @@ def test_past_runs_go_as_they_went(api: Api) -> None:
     assert newest["synthetic"] == newest["other_input"] == []
 
 
-def test_an_edit_shows_what_would_go_differently(edited: Place) -> None:
+def test_an_edit_shows_what_would_go_differently(edited: Workspace) -> None:
     """The comparison that decided is named. A step that did not run then has a synthetic response."""
     found = report(edited, "order", "--last", "5", status=1)
     assert found["counts"] == {"passed": 1, "failed": 1}
@@ -98,18 +98,20 @@ def test_an_edit_shows_what_would_go_differently(edited: Place) -> None:
 def test_a_recorded_run_is_a_case_in_a_file(api: Api, tmp_path: Path) -> None:
     """Only its owner may read it, it says that nothing is masked, and it is not written over."""
     file = tmp_path / "order.yaml"
-    said = api.place.ductile("pipeline", "test", "order", "--record", "last", "--output", str(file))
+    said = api.workspace.ductile("pipeline", "test", "order", "--record", "last", "--output", str(file))
     assert said.status == 0, said
     assert "without masks" in said.err
     assert "without masks" in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = report(api.place, "--case", str(file))
+    found = report(api.workspace, "--case", str(file))
     assert (found["passed"], len(found["cases"])) == (True, 1)
     assert found["cases"][0]["location"].startswith(f"{file}:")
-    again = api.place.said("pipeline", "test", "order", "--record", "last", "--output", str(file), status=1)
+    again = api.workspace.json(
+        "pipeline", "test", "order", "--record", "last", "--output", str(file), status=1
+    )
     assert again["error"]["code"] == "conflict"
     file.write_text(file.read_text().replace("outcome: failed", "outcome: succeeded"))
-    (case,) = report(api.place, "order", "--case", str(file), status=1)["cases"]
+    (case,) = report(api.workspace, "order", "--case", str(file), status=1)["cases"]
     assert case["differences"] == [
         {
             "path": "steps.both/right.outcome",
@@ -120,32 +122,32 @@ def test_a_recorded_run_is_a_case_in_a_file(api: Api, tmp_path: Path) -> None:
         }
     ]
     several = tmp_path / "several.yaml"
-    api.place.ductile("pipeline", "test", "order", "--record", "last", "--last", "2", "-o", str(several))
-    assert report(api.place, "--case", str(several))["counts"] == {"passed": 2, "failed": 0}
+    api.workspace.ductile("pipeline", "test", "order", "--record", "last", "--last", "2", "-o", str(several))
+    assert report(api.workspace, "--case", str(several))["counts"] == {"passed": 2, "failed": 0}
 
 
 def test_a_directory_of_cases_is_run_as_in_a_build(api: Api) -> None:
     """All of them, those of one pipeline; files in `tests` beside the configuration need not be named."""
-    usual = api.place.directory / "demo" / "tests"
+    usual = api.workspace.directory / "demo" / "tests"
     usual.mkdir()
     case: dict[str, Any] = {"name": "one", "expect": {"steps": {"only": {"outcome": "succeeded"}}}}
     (usual / "other.json").write_text(json.dumps({"pipeline": "other", "cases": [case]}))
     case["expect"] = {"steps": {"end": {"times": 1}, "ende": {}}}
     (usual / "order.yaml").write_text(json.dumps({"pipeline": "order", "cases": [case]}))
     try:
-        assert report(api.place, status=1)["counts"] == {"passed": 1, "failed": 1}
-        assert report(api.place, "other")["counts"] == {"passed": 1, "failed": 0}
-        named = api.place.ductile("pipeline", "test", "--case", str(usual / "order.yaml"))
+        assert report(api.workspace, status=1)["counts"] == {"passed": 1, "failed": 1}
+        assert report(api.workspace, "other")["counts"] == {"passed": 1, "failed": 0}
+        named = api.workspace.ductile("pipeline", "test", "--case", str(usual / "order.yaml"))
         assert named.status == 1
         assert "did you mean end?" in named.out
         # The dry run of a step without its input: nothing to claim.
         assert "no payload.who" in named.out
         (usual / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x", "start": 1}]}')
-        wrong = report(api.place, status=78)
+        wrong = report(api.workspace, status=78)
         (problem,) = wrong["error"]["details"]["problems"]
         assert (problem["key"], problem["line"]) == ("cases[0].start", 1)
         (usual / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x"}]}')
-        (problem,) = report(api.place, status=78)["error"]["details"]["problems"]
+        (problem,) = report(api.workspace, status=78)["error"]["details"]["problems"]
         assert problem["hint"] == "did you mean order?"
     finally:
         for each in usual.iterdir():
@@ -155,17 +157,17 @@ def test_a_directory_of_cases_is_run_as_in_a_build(api: Api) -> None:
 
 def test_a_payload_shows_the_path_with_each_input(api: Api) -> None:
     """Every step succeeds with a synthetic response, and nothing is run or stored."""
-    before = api.place.said("event", "tail")["highest"]
-    said = api.place.ductile("pipeline", "test", "order", "--payload", SMALL)
+    before = api.workspace.json("event", "tail")["highest"]
+    said = api.workspace.ductile("pipeline", "test", "order", "--payload", SMALL)
     assert said.status == 0
     assert "synthetic responses: make, both/left" in said.out
-    (case,) = report(api.place, "order", "--payload", SMALL)["cases"]
+    (case,) = report(api.workspace, "order", "--payload", SMALL)["cases"]
     steps = {step["step"]: step for step in case["steps"]}
     assert steps["both/right"]["outcome"] == "bypassed"
     assert "there is no payload.total" in steps["both/right"]["because"]
     assert steps["end"]["jobs"][0]["payload"] == {"to": "Ada", "right": "skipped"}
     assert steps["end"]["jobs"][0]["context"] == {"kept": "Ada"}
-    assert api.place.said("event", "tail")["highest"] == before
+    assert api.workspace.json("event", "tail")["highest"] == before
 
 
 @pytest.mark.parametrize(
@@ -185,22 +187,22 @@ def test_a_payload_shows_the_path_with_each_input(api: Api) -> None:
     ],
 )
 def test_a_mistake_is_named(api: Api, words: tuple[str, ...], message: str) -> None:
-    ran = api.place.ductile("pipeline", "test", *words, "--json")
+    ran = api.workspace.ductile("pipeline", "test", *words, "--json")
     assert ran.status in (1, 2)
     assert message in json.loads(ran.out)["error"]["message"]
 
 
 def test_the_advice_where_there_is_no_case_can_be_typed(api: Api) -> None:
     """Both commands have the configuration that was named, and do something."""
-    hint = api.place.ductile("pipeline", "test", "order").err
+    hint = api.workspace.ductile("pipeline", "test", "order").err
     advised = re.findall("`ductile ([^`]*)`", hint)
     assert len(advised) == 2, hint
     for command in advised:
-        ran = api.place.terminal.ductile(*shlex.split(command))
+        ran = api.workspace.terminal.ductile(*shlex.split(command))
         assert (bool(ran.out), "error:" in ran.err) == (True, False), ran
 
 
-def test_over_http_by_reading_scopes(api: Api, edited: Place) -> None:
+def test_over_http_by_reading_scopes(api: Api, edited: Workspace) -> None:
     """The files on disk are tested. Past runs need the right to read jobs besides that to read the system."""
     path = "/pipeline/order/test"
     reads = {"Authorization": f"Bearer {token_for('system:ro')}"}
@@ -235,7 +237,7 @@ def test_over_http_by_reading_scopes(api: Api, edited: Place) -> None:
 
 async def test_an_agent_tests_a_plan_before_it_applies_it(api: Api) -> None:
     """The tool is read-only, and its answer small: steps only where something differs."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         tool = (await agent.tools())["pipeline_test"]
         assert tool.annotations.read_only_hint
         unchanged = await agent.call("pipeline_test", pipeline="order", last=5)
@@ -258,31 +260,31 @@ async def test_an_agent_tests_a_plan_before_it_applies_it(api: Api) -> None:
 
 def test_without_a_daemon(tmp_path: Path) -> None:
     """Also with an edit that is not sealed, which the daemon would refuse to start with."""
-    place = a_flow_place(tmp_path, PIPELINES)
-    assert place.ductile("config", "lock").status == 0
-    assert place.ductile("pipeline", "run", "order", "--payload", SMALL).status == 0
-    assert report(place, "order", "--last", "1")["passed"]
+    workspace = a_flow_workspace(tmp_path, PIPELINES)
+    assert workspace.ductile("config", "lock").status == 0
+    assert workspace.ductile("pipeline", "run", "order", "--payload", SMALL).status == 0
+    assert report(workspace, "order", "--last", "1")["passed"]
     candidate = tmp_path / "candidate.yaml"
-    candidate.write_text(place.config.read_text())
-    edit(place, *CHANGE)
-    assert report(place, "order", "--run", "last", status=1)["counts"] == {"passed": 0, "failed": 1}
+    candidate.write_text(workspace.config.read_text())
+    edit(workspace, *CHANGE)
+    assert report(workspace, "order", "--run", "last", status=1)["counts"] == {"passed": 0, "failed": 1}
     # The runs are those of the store of --config, the pipeline that of the candidate.
-    (place.directory / "demo" / "candidate.yaml").write_text(candidate.read_text())
-    words = ("order", "--run", "last", "--candidate", str(place.directory / "demo" / "candidate.yaml"))
-    assert report(place, *words)["passed"]
+    (workspace.directory / "demo" / "candidate.yaml").write_text(candidate.read_text())
+    words = ("order", "--run", "last", "--candidate", str(workspace.directory / "demo" / "candidate.yaml"))
+    assert report(workspace, *words)["passed"]
 
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     """A run that has not ended, one that was cancelled, and one that began in the middle."""
-    place = a_flow_place(tmp_path, PIPELINES.replace("uses: twice", "uses: gated"))
-    assert place.ductile("config", "lock").status == 0
-    with a_daemon(place):
-        run = place.said("pipeline", "run", "order", "--payload", SMALL, "--no-wait")["job_id"]
-        going = report(place, "order", "--record", run, status=1)["error"]
+    workspace = a_flow_workspace(tmp_path, PIPELINES.replace("uses: twice", "uses: gated"))
+    assert workspace.ductile("config", "lock").status == 0
+    with a_daemon(workspace):
+        run = workspace.json("pipeline", "run", "order", "--payload", SMALL, "--no-wait")["job_id"]
+        going = report(workspace, "order", "--record", run, status=1)["error"]
         assert "has not ended" in going["message"]
-        place.ductile("job", "cancel", run)
-        place.ductile("job", "wait", run)
-        cancelled = report(place, "order", "--run", run, status=1)["error"]
+        workspace.ductile("job", "cancel", run)
+        workspace.ductile("job", "wait", run)
+        cancelled = report(workspace, "order", "--run", run, status=1)["error"]
         assert "what its steps would have responded is not known" in cancelled["message"]
-        listed = report(place, "order", "--last", "3", status=1)
+        listed = report(workspace, "order", "--last", "3", status=1)
         assert [each["job_id"] for each in listed["left_out"]] == [run]

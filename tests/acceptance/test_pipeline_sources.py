@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import PATIENCE
-from builders.flows import a_flow_place, give_commands, shape
+from builders.flows import a_flow_workspace, give_commands, shape
 from builders.http import Api, an_api
 
 SECRET = "webhook-canary"
@@ -163,14 +163,16 @@ class Sources:
         return str(said["job_id"])
 
     def by_command(self, pipeline: str) -> str:
-        ran = self.api.place.ductile("pipeline", "run", pipeline, "--payload", json.dumps(PAYLOAD), "--json")
+        ran = self.api.workspace.ductile(
+            "pipeline", "run", pipeline, "--payload", json.dumps(PAYLOAD), "--json"
+        )
         job: dict[str, Any] = json.loads(ran.out)
         assert ran.status == (0 if job["status"] == "succeeded" else 1)
         return str(job["job_id"])
 
     def by_sent_event(self, pipeline: str) -> str:
         words = ("event", "send", started_by(pipeline), "--payload", json.dumps(PAYLOAD))
-        (started,) = self.api.place.said(*words)["started"]
+        (started,) = self.api.workspace.json(*words)["started"]
         return str(started["job_id"])
 
 
@@ -185,12 +187,12 @@ def started_by(pipeline: str) -> str:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     seeds = "  youtube: {}\n  fabric: {}\n  discord: {}\n"
-    place = a_flow_place(tmp_path_factory.mktemp("sources"), PIPELINES, plugins=seeds, more=WEBHOOKS)
-    work = (place.directory / "demo" / "plugins" / "work" / "run.sh").read_text()
+    workspace = a_flow_workspace(tmp_path_factory.mktemp("sources"), PIPELINES, plugins=seeds, more=WEBHOOKS)
+    work = (workspace.directory / "demo" / "plugins" / "work" / "run.sh").read_text()
     for plugin, command in (("youtube", "download"), ("fabric", "summarize"), ("discord", "respond")):
-        place.plugin(plugin, work)
-        give_commands(place, plugin, command, "handle")
-    with an_api(place) as api:
+        workspace.plugin(plugin, work)
+        give_commands(workspace, plugin, command, "handle")
+    with an_api(workspace) as api:
         address = api.daemon.wait_for("webhook.listening")["address"]
         yield Sources(api=api, webhooks=int(address.rpartition(":")[2]))
 
@@ -220,7 +222,7 @@ def steps_in(tree: Any) -> list[str]:
 
 def explained(sources: Sources, pipeline: str) -> dict[str, Any]:
     run_id = sources.by_command(pipeline)
-    found = sources.api.place.said("pipeline", "explain", run_id)
+    found = sources.api.workspace.json("pipeline", "explain", run_id)
     return {step["step"]: step for step in found["steps"]}
 
 
@@ -274,7 +276,7 @@ def test_explain_shows_unmade_and_unreached_steps(sources: Sources) -> None:
     assert steps["cannot"]["outcome"] == "not_made"
     assert "payload.nowhere" in steps["cannot"]["errors"][0]
     assert explained(sources, "half")["never"]["outcome"] == "not_reached"
-    shown = sources.api.place.ductile("pipeline", "explain", sources.by_command("half")).out
+    shown = sources.api.workspace.ductile("pipeline", "explain", sources.by_command("half")).out
     assert "half: failed (partial_success)" in shown
     assert "not reached" in shown
     assert "it is broken" in shown
@@ -283,19 +285,19 @@ def test_explain_shows_unmade_and_unreached_steps(sources: Sources) -> None:
 def test_show_and_tree_of_a_run(sources: Sources) -> None:
     """`job show` has the steps and the bypasses of a run, `job tree` marks steps."""
     run_id = sources.by_command("choosy")
-    place = sources.api.place
-    assert [(step["step"], step["outcome"]) for step in place.said("job", "show", run_id)["steps"]] == [
+    workspace = sources.api.workspace
+    assert [(step["step"], step["outcome"]) for step in workspace.json("job", "show", run_id)["steps"]] == [
         ("no", "bypassed"),
         ("yes", "ran"),
     ]
-    assert "payload.total gte 100 is false" in place.ductile("job", "show", run_id).out
-    assert "[yes] work handle" in place.ductile("job", "tree", run_id).out
+    assert "payload.total gte 100 is false" in workspace.ductile("job", "show", run_id).out
+    assert "[yes] work handle" in workspace.ductile("job", "tree", run_id).out
 
 
 def test_explaining_a_step_explains_its_run(sources: Sources) -> None:
     """Whichever id is at hand; what is no run is said to be none."""
     run_id = sources.by_command("sequence")
     step = sources.api.get(f"/jobs?run={run_id}")["jobs"][0]["job_id"]
-    assert sources.api.place.said("pipeline", "explain", step)["run"]["job_id"] == run_id
-    alone = sources.api.place.said("run", "work", "handle")["job_id"]
-    assert sources.api.place.said("pipeline", "explain", alone, status=1)["error"]["code"] == "conflict"
+    assert sources.api.workspace.json("pipeline", "explain", step)["run"]["job_id"] == run_id
+    alone = sources.api.workspace.json("run", "work", "handle")["job_id"]
+    assert sources.api.workspace.json("pipeline", "explain", alone, status=1)["error"]["code"] == "conflict"

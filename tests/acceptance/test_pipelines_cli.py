@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import BROKEN, PATIENCE, Place, a_daemon, a_place, answering
+from builders.daemons import BROKEN, PATIENCE, Workspace, a_daemon, a_workspace, answering
 from builders.pictures import read_svg
 from builders.postgres import keep_in
 from builders.terminal import DUCTILE, Terminal
@@ -44,12 +44,12 @@ pipelines:
 """
 
 
-def a_line(directory: Path) -> Place:
-    place = a_place(directory, PIPELINES)
-    place.plugin("maker", MADE)
-    place.plugin("mended", BROKEN)
-    place.plugin("sleepy", MADE)
-    return place
+def a_line(directory: Path) -> Workspace:
+    workspace = a_workspace(directory, PIPELINES)
+    workspace.plugin("maker", MADE)
+    workspace.plugin("mended", BROKEN)
+    workspace.plugin("sleepy", MADE)
+    return workspace
 
 
 #: For tests that a store on a server has to pass as well, where no job runs without a daemon.
@@ -57,7 +57,7 @@ EVERYWHERE = pytest.mark.parametrize("place", ["with a daemon", "without", "on P
 
 
 @pytest.fixture(params=["with a daemon", "without"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workspace]:
     """The same commands, and the same answers, whether a daemon runs or not."""
     made = a_line(tmp_path)
     if request.param == "without":
@@ -68,27 +68,27 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-def failed_run(place: Place) -> dict[str, Any]:
-    ran = place.ductile("pipeline", "run", "shaky", "--json")
+def failed_run(workspace: Workspace) -> dict[str, Any]:
+    ran = workspace.ductile("pipeline", "run", "shaky", "--json")
     assert ran.status == 1
     job: dict[str, Any] = json.loads(ran.out)
     assert (job["status"], job["reason"]) == ("failed", "step_failed")
     return job
 
 
-def mend(place: Place) -> None:
-    (place.directory / "demo" / "plugins" / "mended" / "mended").touch()
+def mend(workspace: Workspace) -> None:
+    (workspace.directory / "demo" / "plugins" / "mended" / "mended").touch()
 
 
 @EVERYWHERE
-def test_run_shows_the_result_and_ends_by_the_outcome(place: Place) -> None:
+def test_run_shows_the_result_and_ends_by_the_outcome(workspace: Workspace) -> None:
     """Like `ductile run`, with and without a daemon."""
-    assert place.ductile("pipeline", "run", "order").out == "done\n"
-    ran = place.ductile("pipeline", "run", "shaky")
+    assert workspace.ductile("pipeline", "run", "order").out == "done\n"
+    ran = workspace.ductile("pipeline", "run", "shaky")
     assert ran.status == 1
     assert "error: pipeline shaky failed (step_failed): mend: it is broken" in ran.err
     assert "hint: ductile pipeline explain" in ran.err
-    listed = {row["name"]: row for row in place.said("pipeline", "list")["pipelines"]}
+    listed = {row["name"]: row for row in workspace.json("pipeline", "list")["pipelines"]}
     assert {name: (row["last_run"] or {}).get("status") for name, row in listed.items()} == {
         "order": "succeeded",
         "shaky": "failed",
@@ -97,110 +97,114 @@ def test_run_shows_the_result_and_ends_by_the_outcome(place: Place) -> None:
     assert (listed["order"]["trigger"], listed["order"]["steps"]) == ("on order.placed", 3)
 
 
-def test_the_pipeline_s_own_condition(place: Place) -> None:
+def test_the_pipeline_s_own_condition(workspace: Workspace) -> None:
     """The answer says why no run was started."""
-    refused = place.said("pipeline", "run", "order", "--payload", '{"test": true}', status=1)
+    refused = workspace.json("pipeline", "run", "order", "--payload", '{"test": true}', status=1)
     assert refused["error"]["code"] == "refused"
     assert "payload.test neq true is false" in refused["error"]["message"]
 
 
-def test_mistakes_of_run_commands_are_reported(place: Place) -> None:
+def test_mistakes_of_run_commands_are_reported(workspace: Workspace) -> None:
     """An unknown name with the nearest one; a payload that is none."""
-    unknown = place.said("pipeline", "run", "oder", status=1)
+    unknown = workspace.json("pipeline", "run", "oder", status=1)
     assert (unknown["error"]["code"], unknown["error"]["hint"]) == ("not_found", "did you mean order?")
-    assert place.ductile("pipeline", "run", "order", "--payload", "[1]").status == 2
-    assert place.said("pipeline", "run", "order", "--dry-run")["dry_run"] is True
-    assert place.said("job", "list")["jobs"] == []
+    assert workspace.ductile("pipeline", "run", "order", "--payload", "[1]").status == 2
+    assert workspace.json("pipeline", "run", "order", "--dry-run")["dry_run"] is True
+    assert workspace.json("job", "list")["jobs"] == []
 
 
 @EVERYWHERE
-def test_explain_and_retry_in_place(place: Place) -> None:
+def test_explain_and_retry_in_place(workspace: Workspace) -> None:
     """A retry keeps the run's id and what succeeded in it."""
-    run = failed_run(place)
-    explanation = place.ductile("pipeline", "explain", run["job_id"]).out
+    run = failed_run(workspace)
+    explanation = workspace.ductile("pipeline", "explain", run["job_id"]).out
     assert "shaky: failed (step_failed)" in explanation
     assert "it is broken" in explanation
     assert "not reached" in explanation
-    mend(place)
-    assert place.said("job", "retry", run["job_id"])["status"] == "queued"
-    steps = [job["step"] for job in place.said("job", "list", "--plugin", "maker")["jobs"]]
+    mend(workspace)
+    assert workspace.json("job", "retry", run["job_id"])["status"] == "queued"
+    steps = [job["step"] for job in workspace.json("job", "list", "--plugin", "maker")["jobs"]]
     assert steps == ["make"]
 
 
-def test_retry_from_a_step_is_a_new_run(place: Place) -> None:
+def test_retry_from_a_step_is_a_new_run(workspace: Workspace) -> None:
     """By the pipeline as it is now, with what the step was given; the old run is its parent."""
-    old = failed_run(place)["job_id"]
-    mend(place)
-    tried = place.said("job", "retry", old, "--from-step", "mend", "--dry-run")
+    old = failed_run(workspace)["job_id"]
+    mend(workspace)
+    tried = workspace.json("job", "retry", old, "--from-step", "mend", "--dry-run")
     assert (tried["dry_run"], tried["job_id"]) == (True, None)
-    done = place.said("job", "retry", old, "--from-step", "mend")
+    done = workspace.json("job", "retry", old, "--from-step", "mend")
     assert (done["retries"], done["from_step"], done["pipeline"]) == (old, "mend", "shaky")
-    new = place.said("job", "show", done["job_id"])
+    new = workspace.json("job", "show", done["job_id"])
     assert (new["parent_job_id"], new["submitted_detail"]) == (old, f"mend of {old}")
-    assert [job["job_id"] for job in place.said("job", "list", "--plugin", "maker")["jobs"]] != []
+    assert [job["job_id"] for job in workspace.json("job", "list", "--plugin", "maker")["jobs"]] != []
     outcomes = {step["step"]: step["outcome"] for step in new["steps"]}
     assert (outcomes["make"], outcomes["mend"]) == ("not_reached", "ran")
-    assert place.said("job", "show", old)["status"] == "failed"
+    assert workspace.json("job", "show", old)["status"] == "failed"
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_these_runs_cannot_be_retried_from_a_step(place: Place, dry: tuple[str, ...]) -> None:
+def test_these_runs_cannot_be_retried_from_a_step(workspace: Workspace, dry: tuple[str, ...]) -> None:
     """An unknown step, one that was not reached, a run that succeeded, a job that is none."""
-    old = failed_run(place)["job_id"]
+    old = failed_run(workspace)["job_id"]
     for step in ("nowhere", "end"):
-        unknown = place.said("job", "retry", old, "--from-step", step, *dry, status=1)["error"]
+        unknown = workspace.json("job", "retry", old, "--from-step", step, *dry, status=1)["error"]
         assert unknown["code"] == "not_found"
-    good = place.said("pipeline", "run", "order")["job_id"]
+    good = workspace.json("pipeline", "run", "order")["job_id"]
     assert (
-        place.said("job", "retry", good, "--from-step", "make", *dry, status=1)["error"]["code"] == "conflict"
+        workspace.json("job", "retry", good, "--from-step", "make", *dry, status=1)["error"]["code"]
+        == "conflict"
     )
-    alone = place.said("run", "echo")["job_id"]
-    assert place.said("job", "retry", alone, "--from-step", "x", *dry, status=1)["error"]["code"] == "refused"
+    alone = workspace.json("run", "echo")["job_id"]
+    assert (
+        workspace.json("job", "retry", alone, "--from-step", "x", *dry, status=1)["error"]["code"]
+        == "refused"
+    )
 
 
 def test_a_re_run_goes_through_to_its_end(tmp_path: Path) -> None:
     """Baggage and payload of the step are those it had; later steps see what it makes now."""
-    place = a_line(tmp_path)
-    with a_daemon(place) as daemon:
-        old = failed_run(place)["job_id"]
-        mend(place)
-        new = place.said("job", "retry", old, "--from-step", "mend")["job_id"]
+    workspace = a_line(tmp_path)
+    with a_daemon(workspace) as daemon:
+        old = failed_run(workspace)["job_id"]
+        mend(workspace)
+        new = workspace.json("job", "retry", old, "--from-step", "mend")["job_id"]
         daemon.wait_for("job.succeeded", lambda line: line["job_id"] == new)
-        shown = place.said("job", "show", new)
+        shown = workspace.json("job", "show", new)
         assert {step["step"]: step["outcome"] for step in shown["steps"]} == {
             "make": "not_reached",
             "mend": "ran",
             "end": "ran",
         }
         (end,) = [step for step in shown["steps"] if step["step"] == "end"]
-        assert place.said("job", "show", end["jobs"][0]["job_id"])["payload"] == {"total": 35}
-        retried = place.said("job", "retry", old)
+        assert workspace.json("job", "show", end["jobs"][0]["job_id"])["payload"] == {"total": 35}
+        retried = workspace.json("job", "retry", old)
         assert retried["job_id"] == old
         daemon.wait_for("job.succeeded", lambda line: line["job_id"] == old)
 
 
 def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Path) -> None:
     """Only what is ready is run here; the run stays open, and a daemon brings it to its end."""
-    place = a_line(tmp_path)
-    place.config.write_text(
-        place.config.read_text().replace("max_attempts: 1", "max_attempts: 3, backoff_base: 100ms")
+    workspace = a_line(tmp_path)
+    workspace.config.write_text(
+        workspace.config.read_text().replace("max_attempts: 1", "max_attempts: 3, backoff_base: 100ms")
     )
-    ran = place.ductile("pipeline", "run", "shaky")
+    ran = workspace.ductile("pipeline", "run", "shaky")
     assert ran.status == 1
     assert "pipeline shaky has not ended: it is running" in ran.err
     assert "when the daemon runs" in ran.err
-    (run,) = place.said("job", "list", "--plugin", "pipeline")["jobs"]
-    mend(place)
-    with a_daemon(place) as daemon:
+    (run,) = workspace.json("job", "list", "--plugin", "pipeline")["jobs"]
+    mend(workspace)
+    with a_daemon(workspace) as daemon:
         daemon.wait_for("job.succeeded", lambda line: line["job_id"] == run["job_id"])
 
 
 def test_a_command_without_wait_does_not_wait_for_its_run(tmp_path: Path) -> None:
     """`--no-wait` prints the id, and needs the daemon."""
-    place = a_line(tmp_path)
-    assert place.ductile("pipeline", "run", "order", "--no-wait").status == 69
-    with a_daemon(place) as daemon:
-        run_id = place.ductile("pipeline", "run", "order", "--no-wait").out.strip()
+    workspace = a_line(tmp_path)
+    assert workspace.ductile("pipeline", "run", "order", "--no-wait").status == 69
+    with a_daemon(workspace) as daemon:
+        run_id = workspace.ductile("pipeline", "run", "order", "--no-wait").out.strip()
         daemon.wait_for("job.succeeded", lambda line: line["job_id"] == run_id)
 
 
@@ -216,8 +220,8 @@ def test_the_starter_s_pipeline_works_at_once(tmp_path: Path) -> None:
 
 def test_show(tmp_path: Path) -> None:
     """A tree for people, the compiled graph for programs; nothing secret in either."""
-    place = a_line(tmp_path)
-    text = place.ductile("pipeline", "show", "order").out
+    workspace = a_line(tmp_path)
+    text = workspace.ductile("pipeline", "show", "order").out
     assert text == (
         "order\n"
         "  starts      on order.placed\n"
@@ -231,7 +235,7 @@ def test_show(tmp_path: Path) -> None:
         "│  └─ echo  if not config.api_key eq ***\n"
         "└─ end: echo\n"
     )
-    shown = place.said("pipeline", "show", "order")
+    shown = workspace.json("pipeline", "show", "order")
     nodes = {node["path"]: node for node in shown["graph"]["nodes"]}
     assert nodes["end"]["with"] == {"api_key": "********", "total": "{payload.total}"}
     assert nodes["make"]["next"] == "big"
@@ -244,97 +248,97 @@ def test_show(tmp_path: Path) -> None:
 
 def test_graph(tmp_path: Path) -> None:
     """Mermaid to standard output, SVG to a file; another format is a mistake."""
-    place = a_line(tmp_path)
-    assert place.ductile("pipeline", "graph", "order").out.startswith("flowchart TD\n")
+    workspace = a_line(tmp_path)
+    assert workspace.ductile("pipeline", "graph", "order").out.startswith("flowchart TD\n")
     assert (
-        place.said("pipeline", "graph", "order", "--format", "svg", "-o", "order.svg")["output"]
+        workspace.json("pipeline", "graph", "order", "--format", "svg", "-o", "order.svg")["output"]
         == "order.svg"
     )
     assert read_svg((tmp_path / "order.svg").read_text()).tag.endswith("svg")
-    assert place.ductile("pipeline", "graph", "order", "--format", "png").status == 2
-    unwritable = place.said("pipeline", "graph", "order", "-o", "nowhere/x.svg", status=77)["error"]
+    assert workspace.ductile("pipeline", "graph", "order", "--format", "png").status == 2
+    unwritable = workspace.json("pipeline", "graph", "order", "-o", "nowhere/x.svg", status=77)["error"]
     assert "nowhere/x.svg cannot be written" in unwritable["message"]
 
 
 def test_check(tmp_path: Path) -> None:
     """A step that could not run is an error; the others are in order."""
-    place = a_line(tmp_path)
-    checked = place.said("pipeline", "check", status=78)
+    workspace = a_line(tmp_path)
+    checked = workspace.json("pipeline", "check", status=78)
     assert {each["name"]: [fault["step"] for fault in each["faults"]] for each in checked["pipelines"]} == {
         "order": [],
         "shaky": [],
         "asleep": ["1"],
     }
-    assert place.ductile("pipeline", "check", "order").out == "ok: order, 3 steps\n"
-    place.config.write_text(place.config.read_text().replace("uses: maker}", "uses: makre}"))
-    assert "did you mean maker?" in place.ductile("pipeline", "check", "order").err
+    assert workspace.ductile("pipeline", "check", "order").out == "ok: order, 3 steps\n"
+    workspace.config.write_text(workspace.config.read_text().replace("uses: maker}", "uses: makre}"))
+    assert "did you mean maker?" in workspace.ductile("pipeline", "check", "order").err
 
 
 def test_check_with_a_payload(tmp_path: Path) -> None:
     """Which of the first steps would run, and why; nothing is run."""
-    place = a_line(tmp_path)
-    place.config.write_text(
-        place.config.read_text().replace(
+    workspace = a_line(tmp_path)
+    workspace.config.write_text(
+        workspace.config.read_text().replace(
             "      - {id: make, uses: maker}\n      - id: big", "      - id: big"
         )
     )
-    small = place.said("pipeline", "check", "order", "--payload", '{"total": 35}')["trial"]
+    small = workspace.json("pipeline", "check", "order", "--payload", '{"total": 35}')["trial"]
     assert [(step["step"], step["outcome"]) for step in small["steps"]] == [
         ("big", "bypassed"),
         ("end", "runs"),
     ]
     assert "payload.total gte 100 is false (found 35)" in small["steps"][0]["because"]
     assert small["steps"][1]["payload"] == {"api_key": "********", "total": 35}
-    large = place.said("pipeline", "check", "order", "--payload", '{"total": 350}')["trial"]
+    large = workspace.json("pipeline", "check", "order", "--payload", '{"total": 350}')["trial"]
     assert large["steps"][0]["step"] == "big/1"
     assert (
         large["steps"][0]["because"]
         == "big: the condition holds: payload.total gte 100 is true (found 350); "
         "the condition holds: config.api_key eq *** is false (there is no config.api_key)"
     )
-    bad = place.said("pipeline", "check", "order", "--payload", "{}")["trial"]
+    bad = workspace.json("pipeline", "check", "order", "--payload", "{}")["trial"]
     assert [step["outcome"] for step in bad["steps"]] == ["bypassed", "not_made"]
-    never = place.said("pipeline", "check", "order", "--payload", '{"test": true}')["trial"]
+    never = workspace.json("pipeline", "check", "order", "--payload", '{"test": true}')["trial"]
     assert never["starts"] is False
-    assert place.ductile("pipeline", "check", "--payload", "{}").status == 2
+    assert workspace.ductile("pipeline", "check", "--payload", "{}").status == 2
     assert not (tmp_path / "demo" / "data").exists()
 
 
 def test_the_command_line_is_a_source(tmp_path: Path) -> None:
     """Routes and pipelines may be for what is sent from there, and nothing else starts them."""
-    place = a_place(tmp_path)
-    place.append(
+    workspace = a_workspace(tmp_path)
+    workspace.append(
         "routes: [{from: cli, event_type: made, to: echo}, {from: api, event_type: made, to: echo.poll}]\n"
         "pipelines: [{name: by-hand, on: made, from_plugin: cli, steps: [{uses: echo}]}]\n"
     )
-    sent = place.said("event", "send", "made", "--dry-run")
+    sent = workspace.json("event", "send", "made", "--dry-run")
     assert sent["would_start"] == ["echo.handle", "pipeline:by-hand"]
 
 
-def test_event_send(place: Place) -> None:
+def test_event_send(workspace: Workspace) -> None:
     """Everything that waits for the event is started and listed; a key makes it once."""
-    assert place.said("event", "send", "order.placed", "--dry-run")["would_start"] == ["pipeline:order"]
-    sent = place.said("event", "send", "order.placed", "--payload", '{"n": 1}')
+    assert workspace.json("event", "send", "order.placed", "--dry-run")["would_start"] == ["pipeline:order"]
+    sent = workspace.json("event", "send", "order.placed", "--payload", '{"n": 1}')
     assert [one["target"] for one in sent["started"]] == ["pipeline:order"]
-    assert place.said("event", "send", "order.placed", "--payload", '{"test": true}')["dropped"] != []
-    assert place.ductile("event", "send", "nobody.listens").out == (
+    assert workspace.json("event", "send", "order.placed", "--payload", '{"test": true}')["dropped"] != []
+    assert workspace.ductile("event", "send", "nobody.listens").out == (
         "No route or pipeline matches nobody.listens from `cli`.\n"
     )
-    assert place.said("event", "send", "ductile.step.succeeded", status=1)["error"]["code"] == "refused"
+    assert workspace.json("event", "send", "ductile.step.succeeded", status=1)["error"]["code"] == "refused"
 
 
 def test_event_send_tells_what_became_of_it_by_then(tmp_path: Path) -> None:
     """A queued step has not started, and a step that could not be made has failed."""
-    place = a_place(tmp_path)
-    place.append(
+    workspace = a_workspace(tmp_path)
+    workspace.append(
         "routes: [{from: cli, event_type: made, to: echo}]\n"
         "pipelines: [{name: wrong, on: made, steps: [{id: say, uses: echo, with: {text: '{payload.no}'}}]}]\n"
     )
-    queued, failed = place.said("event", "send", "made")["started"]
+    queued, failed = workspace.json("event", "send", "made")["started"]
     assert (queued["target"], queued["status"], queued["error"]) == ("echo.handle", "queued", None)
     assert (failed["target"], failed["status"]) == ("pipeline:wrong", "failed")
     assert failed["error"].startswith("say: there is no payload.no")
-    waiting, ended = place.ductile("event", "send", "made").out.splitlines()
+    waiting, ended = workspace.ductile("event", "send", "made").out.splitlines()
     assert waiting.startswith("Queued echo.handle: ")
     assert ended.startswith("Failed pipeline:wrong: ")
     assert ended.endswith(f": {failed['error']}")
@@ -342,37 +346,37 @@ def test_event_send_tells_what_became_of_it_by_then(tmp_path: Path) -> None:
 
 def test_event_tail(tmp_path: Path) -> None:
     """The latest of the ledger; followed, each entry as it comes until it stops."""
-    place = a_line(tmp_path)
-    assert place.ductile("event", "tail").out == "Nothing has happened yet.\n"
+    workspace = a_line(tmp_path)
+    assert workspace.ductile("event", "tail").out == "Nothing has happened yet.\n"
     with (
-        a_daemon(place) as daemon,
+        a_daemon(workspace) as daemon,
         subprocess.Popen(
             [DUCTILE, "event", "tail", "-f", "-n", "1", "--json", "--config", "demo"],
-            cwd=place.directory,
+            cwd=workspace.directory,
             stdout=subprocess.PIPE,
             text=True,
         ) as follower,
     ):
         assert follower.stdout is not None
         assert json.loads(follower.stdout.readline())["kind"] == "config.loaded"
-        run_id = place.said("pipeline", "run", "order")["job_id"]
+        run_id = workspace.json("pipeline", "run", "order")["job_id"]
         rows = (json.loads(line) for line in follower.stdout)
         switch = next(row for row in rows if row["kind"] == "core.switch")
         assert (switch["run_id"], switch["data"]["step"]) == (run_id, "big")
         daemon.end()
         assert follower.wait(PATIENCE) == 0
-    lines = place.ductile("event", "tail", "-n", "1000").out.splitlines()
+    lines = workspace.ductile("event", "tail", "-n", "1000").out.splitlines()
     assert any("core.switch" in line and "step=big" in line for line in lines)
-    assert len(place.ductile("event", "tail", "-n", "3").out.splitlines()) == 3
+    assert len(workspace.ductile("event", "tail", "-n", "3").out.splitlines()) == 3
 
 
-def test_on_a_terminal_each_step_is_shown_as_it_ends(place: Place) -> None:
+def test_on_a_terminal_each_step_is_shown_as_it_ends(workspace: Workspace) -> None:
     """Long work shows progress; the result comes last."""
     main, other = pty.openpty()
     environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
     process = subprocess.Popen(
         [DUCTILE, "pipeline", "run", "order", "--config", "demo"],
-        cwd=place.directory,
+        cwd=workspace.directory,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=other,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.flows import Meanwhile, a_flow_place, give_commands, open_gate
+from builders.flows import Meanwhile, a_flow_workspace, give_commands, open_gate
 from builders.http import Api, Said, an_api, token_for
 
 PIPELINES = """\
@@ -82,20 +82,22 @@ LATE = {
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = a_flow_place(tmp_path_factory.mktemp("waiting"), PIPELINES, plugins="  prompt: {}\n  twin: {}\n")
+    workspace = a_flow_workspace(
+        tmp_path_factory.mktemp("waiting"), PIPELINES, plugins="  prompt: {}\n  twin: {}\n"
+    )
     for name in ("prompt", "twin"):
-        place.plugin(name, '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "at once"}\'\n')
-    give_commands(place, "prompt", "handle", "poll", extra="execution_mode: synchronous\ntimeout: 20s\n")
-    give_commands(place, "twin", "start")
-    with an_api(place) as running:
+        workspace.plugin(name, '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "at once"}\'\n')
+    give_commands(workspace, "prompt", "handle", "poll", extra="execution_mode: synchronous\ntimeout: 20s\n")
+    give_commands(workspace, "twin", "start")
+    with an_api(workspace) as running:
         yield running
 
 
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[Api]:
     """A daemon of a test's own, in which one caller may wait."""
-    place = a_flow_place(tmp_path, PIPELINES, api="  max_concurrent_sync: 1\n")
-    with an_api(place) as running:
+    workspace = a_flow_workspace(tmp_path, PIPELINES, api="  max_concurrent_sync: 1\n")
+    with an_api(workspace) as running:
         yield running
 
 
@@ -158,12 +160,12 @@ def test_a_wait_that_times_out_returns_the_finished_steps(api: Api) -> None:
     )
     assert said.body["elapsed_ms"] >= 3000
     assert [row["step_id"] for row in said.body["tree"]] == ["first"]
-    open_gate(api.place)
+    open_gate(api.workspace)
     assert api.ended(said.body["job_id"])["status"] == "succeeded"
     terse = api.ask("POST", "/pipeline/terse")
     assert terse.status == 202
     assert terse.body.keys() == LATE
-    open_gate(api.place)
+    open_gate(api.workspace)
     assert api.ended(terse.body["job_id"])["status"] == "succeeded"
 
 
@@ -182,7 +184,7 @@ def test_a_caller_may_decline_to_wait(api: Api) -> None:
     assert said.status == 202
     assert (said.body["status"], said.body["execution_mode"]) == ("queued", "async")
     assert (said.body["plugin"], said.body["command"]) == ("pipeline", "waiting")
-    open_gate(api.place)
+    open_gate(api.workspace)
     assert api.ended(said.body["job_id"])["status"] == "succeeded"
 
 
@@ -209,7 +211,7 @@ def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> N
     run_id = api.daemon.wait_for("job.accepted", lambda line: _is_run(api, line))["job_id"]
     second = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
     api.daemon.wait_for("job.deduplicated", lambda line: line["job_id"] == run_id)
-    open_gate(api.place)
+    open_gate(api.workspace)
     assert (first.result.status, second.result.status) == (200, 200)
     assert first.result.body["job_id"] == second.result.body["job_id"] == run_id
     assert (first.result.body["deduplicated"], second.result.body["deduplicated"]) == (False, True)
@@ -236,7 +238,7 @@ def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
     said = api.ask("POST", "/pipeline/killed", headers=sent)
     assert (said.status, said.body["job_id"], said.body["deduplicated"]) == (202, run_id, True)
     assert said.body["message"].startswith("This is a duplicate. The run goes on")
-    open_gate(api.place)
+    open_gate(api.workspace)
     assert api.ended(run_id)["status"] == "succeeded"
 
 
@@ -264,7 +266,7 @@ def test_no_slot_and_no_job(narrow: Api) -> None:
     assert int(refused.headers["retry-after"]) >= 1
     assert runs_of(narrow, "quick") == []
     assert narrow.ask("POST", "/pipeline/quick?async=true").status == 202
-    open_gate(narrow.place)
+    open_gate(narrow.workspace)
     assert held.result.status == 200
     assert narrow.ask("POST", "/pipeline/quick").status == 200
 
@@ -282,7 +284,7 @@ def test_a_caller_that_hangs_up_frees_its_slot(narrow: Api) -> None:
     # Nothing tells when the daemon has noticed; a caller who is refused asks again.
     assert any(narrow.ask("POST", "/pipeline/quick").status == 200 for _ in range(500))
     (run,) = runs_of(narrow, "waiting")
-    open_gate(narrow.place)
+    open_gate(narrow.workspace)
     assert narrow.ended(run["job_id"])["status"] == "succeeded"
 
 
@@ -293,8 +295,8 @@ def test_a_daemon_that_stops_answers_waiting_callers(narrow: Api) -> None:
     assert narrow.daemon.end(signal.SIGTERM) == 0
     said: Said = waiting.result
     assert (said.status, said.body["status"], said.body["timeout_exceeded"]) == (202, "running", False)
-    with an_api(narrow.place) as again:
-        open_gate(narrow.place)
+    with an_api(narrow.workspace) as again:
+        open_gate(narrow.workspace)
         assert again.ended(said.body["job_id"])["status"] == "succeeded"
 
 
@@ -311,10 +313,10 @@ with urllib.request.urlopen(request) as answer:
 
 def test_a_pool_of_one_cannot_starve_itself(tmp_path: Path) -> None:
     """A job that calls a synchronous pipeline is answered 202 at once, and is its ancestor."""
-    place = a_flow_place(tmp_path, PIPELINES, plugins="  asking: {}\n")
-    place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
-    place.plugin("asking", ASKING)
-    with an_api(place) as api:
+    workspace = a_flow_workspace(tmp_path, PIPELINES, plugins="  asking: {}\n")
+    workspace.config.write_text(workspace.config.read_text().replace("max_workers: 4", "max_workers: 1"))
+    workspace.plugin("asking", ASKING)
+    with an_api(workspace) as api:
         payload = {"url": f"http://127.0.0.1:{api.port}/pipeline/quick", "token": token_for("*")}
         asked = api.ended(api.post("/plugin/asking/handle", {"payload": payload})["job_id"])
         inner = asked["result"]["result"]
@@ -345,7 +347,7 @@ pipelines:
 def test_hooks_from_end_to_end(tmp_path: Path) -> None:
     """They fire for jobs and runs that ask for it, as full pipelines, and for nothing else."""
     plugins = "  told: {uses: work, notify_on_complete: true}\n"
-    with an_api(a_flow_place(tmp_path, HOOKS, plugins=plugins)) as api:
+    with an_api(a_flow_workspace(tmp_path, HOOKS, plugins=plugins)) as api:
         job_id = api.post("/plugin/told/handle", {"payload": {"n": 1}})["job_id"]
         hooked = _hooked(api, "on-success")
         (say,) = [job for job in api.get(f"/jobs?run={hooked['job_id']}")["jobs"] if job["step"] == "say"]
@@ -381,22 +383,22 @@ def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
     """A run may have thousands of steps in sequence; every surface can show it."""
     length = 530
     steps = "".join(f"    - {{id: s{number}, uses: plain}}\n" for number in range(length))
-    place = a_flow_place(
+    workspace = a_flow_workspace(
         tmp_path,
         f"pipelines:\n- name: long\n  execution_mode: synchronous\n  timeout: 2m\n  steps:\n{steps}",
         api="  max_sync_timeout: 5m\n",
     )
-    with an_api(place) as api:
+    with an_api(workspace) as api:
         said = api.ask("POST", "/pipeline/long", {"payload": {}})
         assert (said.status, said.body["status"], len(said.body["tree"])) == (200, "succeeded", length)
         run_id, last = said.body["job_id"], said.body["tree"][-1]["job_id"]
         tree = api.get(f"/job/{run_id}/tree")["tree"]
-        lines = place.ductile("job", "tree", run_id).out.splitlines()
+        lines = workspace.ductile("job", "tree", run_id).out.splitlines()
         chain = api.get(f"/job/{last}/explain")["chain"]
-        assert place.ductile("job", "explain", last).status == 0
+        assert workspace.ductile("job", "explain", last).status == 0
         for action in ("show", "graph"):
-            assert f"s{length - 1}" in place.ductile("pipeline", action, "long").out
-        assert f"s{length - 1}" in place.ductile("pipeline", "explain", run_id).out
+            assert f"s{length - 1}" in workspace.ductile("pipeline", action, "long").out
+        assert f"s{length - 1}" in workspace.ductile("pipeline", "explain", run_id).out
     row = [tree]
     while len(row) == 1:
         row = row[0]["children"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place, answering
+from builders.daemons import Workspace, a_daemon, a_workspace, answering
 from builders.plugins import a_manifest, a_plugin
 
 SAYS = answering({"status": "ok", "result": "{}"})
@@ -26,12 +26,14 @@ def a_weather_plugin(root: Path, *, says: str = "sunny", manifest: str | None = 
     return a_plugin(root, "weather", manifest=manifest, script=answering({"status": "ok", "result": says}))
 
 
-def a_sealed_place(directory: Path, more: str = "") -> Place:
+def a_sealed_workspace(directory: Path, more: str = "") -> Workspace:
     """In strict mode, so that everything that is not sealed is an error."""
-    place = a_place(directory, more)
-    place.config.write_text(place.config.read_text().replace("service:\n", "service:\n  strict_mode: true\n"))
-    place.said("config", "lock")
-    return place
+    workspace = a_workspace(directory, more)
+    workspace.config.write_text(
+        workspace.config.read_text().replace("service:\n", "service:\n  strict_mode: true\n")
+    )
+    workspace.json("config", "lock")
+    return workspace
 
 
 def git(repository: Path, *words: str) -> str:
@@ -56,8 +58,8 @@ def a_repository(directory: Path) -> Path:
     return repository
 
 
-def listed(place: Place) -> dict[str, Any]:
-    return {each["name"]: each for each in place.said("plugin", "list")["plugins"]}
+def listed(workspace: Workspace) -> dict[str, Any]:
+    return {each["name"]: each for each in workspace.json("plugin", "list")["plugins"]}
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
@@ -68,10 +70,10 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 def test_a_shipped_plugin_is_only_named(tmp_path: Path) -> None:
     """Nothing is copied; comments of the configuration stay."""
-    place = a_sealed_place(tmp_path)
-    place.config.write_text(f"# mine\n{place.config.read_text()}")
-    place.said("config", "lock")
-    added = place.said(
+    workspace = a_sealed_workspace(tmp_path)
+    workspace.config.write_text(f"# mine\n{workspace.config.read_text()}")
+    workspace.json("config", "lock")
+    added = workspace.json(
         "plugin", "add", "fetch", "--as", "web", "--settings", '{"url": "https://example.org"}'
     )
     assert (added["name"], added["plugin"], added["source"], added["directory"]) == (
@@ -80,33 +82,33 @@ def test_a_shipped_plugin_is_only_named(tmp_path: Path) -> None:
         "shipped",
         None,
     )
-    assert place.config.read_text().startswith("# mine\n")
-    assert place.said("config", "check")["warnings"] == []
-    assert listed(place)["web"]["from"] == "shipped"
+    assert workspace.config.read_text().startswith("# mine\n")
+    assert workspace.json("config", "check")["warnings"] == []
+    assert listed(workspace)["web"]["from"] == "shipped"
 
 
 def test_a_directory_is_added_to_a_running_daemon(tmp_path: Path) -> None:
     """One command copies, seals, configures and reloads; the plugin runs after it."""
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere")
-    with a_daemon(place):
-        added = place.said("plugin", "add", str(source))
+    with a_daemon(workspace):
+        added = workspace.json("plugin", "add", str(source))
         assert added["reloaded"]["added"] == ["weather"]
-        assert place.said("run", "weather")["result"]["result"] == "sunny"
+        assert workspace.json("run", "weather")["result"]["result"] == "sunny"
     installed = tmp_path / "demo" / "plugins" / "weather"
     assert stat.S_IMODE((installed / "run.sh").stat().st_mode) & 0o022 == 0
     record = json.loads((installed / ".ductile-source.json").read_text())
     assert (record["source"], record["hash"]) == (str(source), added["hash"])
     assert sorted(record["files"]) == ["manifest.yaml", "run.sh"]
-    assert place.said("config", "check")["warnings"] == []
-    assert place.said("plugin", "show", "weather")["source"] == str(source)
+    assert workspace.json("config", "check")["warnings"] == []
+    assert workspace.json("plugin", "show", "weather")["source"] == str(source)
 
 
 def test_a_dry_run_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere", manifest=a_manifest("weather", extra=CONFIG_KEYS))
     before = files_below(tmp_path / "demo")
-    shown = place.ductile("plugin", "add", str(source), "--dry-run").out
+    shown = workspace.ductile("plugin", "add", str(source), "--dry-run").out
     for text in (
         "required config  city",
         "poll",
@@ -122,90 +124,94 @@ def test_a_dry_run_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_required_key_is_asked_for_and_the_advice_works(tmp_path: Path) -> None:
     """Nothing is made up: the plugin is refused until the key is set, and everything else runs."""
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere", manifest=a_manifest("weather", extra=CONFIG_KEYS))
-    assert place.said("plugin", "add", str(source))["missing_config"] == ["city"]
-    refused = place.said("config", "check", status=78)["refused"]
+    assert workspace.json("plugin", "add", str(source))["missing_config"] == ["city"]
+    refused = workspace.json("config", "check", status=78)["refused"]
     assert [each["code"] for each in refused] == ["missing_config"]
     assert "ductile config set plugins.weather.config.city VALUE" in refused[0]["hint"]
-    place.said("config", "set", "plugins.weather.config.city", "Wien", "--apply")
-    assert place.said("run", "weather")["result"]["result"] == "sunny"
+    workspace.json("config", "set", "plugins.weather.config.city", "Wien", "--apply")
+    assert workspace.json("run", "weather")["result"]["result"] == "sunny"
 
 
 def test_a_tag_of_a_repository_is_added_updated_and_removed(tmp_path: Path) -> None:
-    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    workspace, repository = a_sealed_workspace(tmp_path), a_repository(tmp_path)
     source = f"git+file://{repository}@v1"
-    several = place.ductile("plugin", "add", source)
+    several = workspace.ductile("plugin", "add", source)
     assert several.status == 2
     assert "weather, wind" in several.err
     assert "--plugin NAME" in several.err
-    unknown = place.ductile("plugin", "add", f"git+file://{repository}@v9").err
+    unknown = workspace.ductile("plugin", "add", f"git+file://{repository}@v9").err
     assert "its tags are v2, v1" in unknown
-    with a_daemon(place):
-        added = place.said("plugin", "add", f"{source}#path=plugins/weather")
+    with a_daemon(workspace):
+        added = workspace.json("plugin", "add", f"{source}#path=plugins/weather")
         assert added["commit"] == git(repository, "rev-parse", "v1")
-        place.said("run", "weather")
-        updated = place.said("plugin", "update", "weather", "--to", "v2")
+        workspace.json("run", "weather")
+        updated = workspace.json("plugin", "update", "weather", "--to", "v2")
         assert updated["after"]["commit"] == git(repository, "rev-parse", "v2^{commit}")
         assert updated["interface"] == ["version 1.0.0 becomes 1.1.0", "command forecast is new (write)"]
         assert [each["name"] for each in updated["files"]] == ["manifest.yaml"]
         assert updated["reloaded"]["changed"] == ["weather"]
-        place.said("run", "weather", "forecast")
-        assert place.said("config", "check")["warnings"] == []
-        removed = place.said("plugin", "remove", "weather")
+        workspace.json("run", "weather", "forecast")
+        assert workspace.json("config", "check")["warnings"] == []
+        removed = workspace.json("plugin", "remove", "weather")
         assert removed["reloaded"]["removed"] == ["weather"]
     assert [each.name for each in (tmp_path / "demo" / "plugins").iterdir()] == ["echo"]
-    assert place.said("config", "check")["warnings"] == []
-    assert "weather" not in listed(place)
+    assert workspace.json("config", "check")["warnings"] == []
+    assert "weather" not in listed(workspace)
 
 
 def test_a_commit_is_taken_by_its_id_and_a_branch_is_refused(tmp_path: Path) -> None:
-    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    workspace, repository = a_sealed_workspace(tmp_path), a_repository(tmp_path)
     commit = git(repository, "rev-parse", "v1")
     assert (
-        place.said("plugin", "add", f"git+file://{repository}@{commit}", "--plugin", "wind")["commit"]
+        workspace.json("plugin", "add", f"git+file://{repository}@{commit}", "--plugin", "wind")["commit"]
         == commit
     )
-    assert "has no tag or commit main" in place.ductile("plugin", "add", f"git+file://{repository}@main").err
-    assert "the tag or commit is missing" in place.ductile("plugin", "add", f"git+file://{repository}").err
-    secret = place.ductile("plugin", "add", "git+https://ada:canary@example.org/x.git@v1").err
+    assert (
+        "has no tag or commit main" in workspace.ductile("plugin", "add", f"git+file://{repository}@main").err
+    )
+    assert (
+        "the tag or commit is missing" in workspace.ductile("plugin", "add", f"git+file://{repository}").err
+    )
+    secret = workspace.ductile("plugin", "add", "git+https://ada:canary@example.org/x.git@v1").err
     assert "must not hold a password" in secret
     assert "canary" not in secret
 
 
 def test_a_commit_is_not_replaced_by_a_tag_of_its_name(tmp_path: Path) -> None:
     """Who pins a commit gets that one, also if the repository has a tag with its digits as the name."""
-    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    workspace, repository = a_sealed_workspace(tmp_path), a_repository(tmp_path)
     commit = git(repository, "rev-parse", "v1")
     git(repository, "update-ref", f"refs/tags/{commit}", git(repository, "rev-parse", "v2^{commit}"))
     source = f"git+file://{repository}@{commit}#path=plugins/weather"
-    assert place.said("plugin", "add", source)["version"] == "1.0.0"
+    assert workspace.json("plugin", "add", source)["version"] == "1.0.0"
 
 
 def test_no_filter_of_the_user_runs_for_a_repository(tmp_path: Path) -> None:
     """The attributes of a repository name filters, such as that of LFS: none of them starts a program."""
-    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    workspace, repository = a_sealed_workspace(tmp_path), a_repository(tmp_path)
     (repository / ".gitattributes").write_text("* filter=mine\n")
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", "third")
     git(repository, "tag", "v3")
-    home = place.terminal.directory / "home"
+    home = workspace.terminal.directory / "home"
     home.mkdir(exist_ok=True)
     (home / ".gitconfig").write_text(f'[filter "mine"]\n  smudge = tee {tmp_path}/ran\n  required = true\n')
-    place.said("plugin", "add", f"git+file://{repository}@v3", "--plugin", "wind")
+    workspace.json("plugin", "add", f"git+file://{repository}@v3", "--plugin", "wind")
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_token_in_the_address_of_a_repository_is_refused(tmp_path: Path) -> None:
     """Some services take a token as the name of the user. It would be stored beside the plugin, and shown."""
-    refused = a_sealed_place(tmp_path).ductile("plugin", "add", "git+https://canary@example.org/x.git@v1")
+    refused = a_sealed_workspace(tmp_path).ductile("plugin", "add", "git+https://canary@example.org/x.git@v1")
     assert refused.status == 2
     assert "must not hold" in refused.err
     assert "canary" not in refused.err + refused.out
 
 
 def test_names_and_contents_that_cannot_be_read_are_errors_with_a_reason(tmp_path: Path) -> None:
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     broken = bytearray()
     with zipfile.ZipFile(tmp_path / "broken.zip", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("manifest.yaml", a_manifest("wind") * 50)
@@ -214,7 +220,7 @@ def test_names_and_contents_that_cannot_be_read_are_errors_with_a_reason(tmp_pat
     (tmp_path / "broken.zip").write_bytes(broken)
     tar_with(tmp_path / "odd.tgz", MANIFEST, SCRIPT, plain("weather/\udcff.txt"))
     for source in ("broken.zip", "odd.tgz"):
-        ran = place.ductile("plugin", "add", str(tmp_path / source))
+        ran = workspace.ductile("plugin", "add", str(tmp_path / source))
         assert ran.status == 1, ran
         assert "Traceback" not in ran.err
         assert "unexpected" not in ran.err
@@ -257,10 +263,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("words", HOSTILE)
 def test_a_hostile_archive_is_refused_and_leaves_nothing(words: str, tmp_path: Path) -> None:
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     archive = tar_with(tmp_path / "weather.tar.gz", *HOSTILE[words])
     before = files_below(tmp_path / "demo")
-    ran = place.ductile("plugin", "add", str(archive))
+    ran = workspace.ductile("plugin", "add", str(archive))
     assert ran.status == 1, ran
     assert words.replace("weather/device in", "not a plain file") in ran.err
     assert files_below(tmp_path / "demo") == before
@@ -269,84 +275,84 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(words: str, tmp_path: P
 
 def test_archives_of_both_kinds_are_added(tmp_path: Path) -> None:
     """A zip file need not have modes; one that unpacks to too much is refused before that."""
-    place = a_sealed_place(tmp_path)
-    place.said("plugin", "add", str(tar_with(tmp_path / "weather.tgz", MANIFEST, SCRIPT)))
+    workspace = a_sealed_workspace(tmp_path)
+    workspace.json("plugin", "add", str(tar_with(tmp_path / "weather.tgz", MANIFEST, SCRIPT)))
     with zipfile.ZipFile(tmp_path / "wind.zip", "w") as archive:
         archive.writestr(zipfile.ZipInfo("manifest.yaml"), a_manifest("wind"))
         archive.writestr(zipfile.ZipInfo("run.sh"), SAYS)
-    place.said("plugin", "add", str(tmp_path / "wind.zip"))
-    assert place.said("run", "wind")["status"] == "succeeded"
+    workspace.json("plugin", "add", str(tmp_path / "wind.zip"))
+    assert workspace.json("run", "wind")["status"] == "succeeded"
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.yaml", b"#" * (129 * 1024 * 1024))
-    assert "128 MiB" in place.ductile("plugin", "add", str(tmp_path / "bomb.zip")).err
+    assert "128 MiB" in workspace.ductile("plugin", "add", str(tmp_path / "bomb.zip")).err
     (tmp_path / "no.zip").write_bytes(b"PK nonsense")
-    assert "cannot be read" in place.ductile("plugin", "add", str(tmp_path / "no.zip")).err
+    assert "cannot be read" in workspace.ductile("plugin", "add", str(tmp_path / "no.zip")).err
 
 
 def test_local_changes_are_not_lost_unless_asked(tmp_path: Path) -> None:
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere")
-    place.said("plugin", "add", str(source))
+    workspace.json("plugin", "add", str(source))
     installed = tmp_path / "demo" / "plugins" / "weather" / "run.sh"
     installed.write_text(installed.read_text() + "# mine\n")
     for words in (("update", "weather"), ("remove", "weather")):
-        ran = place.ductile("plugin", *words)
+        ran = workspace.ductile("plugin", *words)
         assert "were changed since it was added: run.sh" in ran.err
     assert "# mine" in installed.read_text()
-    place.said("plugin", "update", "weather", "--discard-changes")
+    workspace.json("plugin", "update", "weather", "--discard-changes")
     assert "# mine" not in installed.read_text()
-    assert place.said("config", "check")["warnings"] == []
+    assert workspace.json("config", "check")["warnings"] == []
 
 
 def test_an_update_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
     """The new version lacks a command that a route names."""
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere")
-    place.said("plugin", "add", str(source))
-    place.append("routes:\n  - {from: echo, event_type: x, to: weather}\n")
-    place.said("config", "lock")
+    workspace.json("plugin", "add", str(source))
+    workspace.append("routes:\n  - {from: echo, event_type: x, to: weather}\n")
+    workspace.json("config", "lock")
     (source / "manifest.yaml").write_text(a_manifest("weather").replace("[poll, handle, health]", "[poll]"))
     before = files_below(tmp_path / "demo" / "plugins")
-    ran = place.ductile("plugin", "update", "weather")
+    ran = workspace.ductile("plugin", "update", "weather")
     assert "weather has no command handle" in ran.err
     assert files_below(tmp_path / "demo" / "plugins") == before
-    assert place.said("config", "check")["warnings"] == []
+    assert workspace.json("config", "check")["warnings"] == []
 
 
 def test_a_plugin_in_use_is_not_removed(tmp_path: Path) -> None:
     """Every place that names it is listed with file and line."""
-    place = a_sealed_place(tmp_path)
-    place.said("plugin", "add", str(a_weather_plugin(tmp_path / "elsewhere")))
-    place.append("routes:\n  - {from: echo, event_type: x, to: weather}\n")
-    line = len(place.config.read_text().splitlines())
-    ran = place.ductile("plugin", "remove", "weather")
+    workspace = a_sealed_workspace(tmp_path)
+    workspace.json("plugin", "add", str(a_weather_plugin(tmp_path / "elsewhere")))
+    workspace.append("routes:\n  - {from: echo, event_type: x, to: weather}\n")
+    line = len(workspace.config.read_text().splitlines())
+    ran = workspace.ductile("plugin", "remove", "weather")
     assert ran.status == 78
     assert "weather is still in use" in ran.err
     assert f"demo/config.yaml:{line}:" in ran.err
-    assert "weather" in listed(place)
+    assert "weather" in listed(workspace)
 
 
 def test_removing_counts_the_jobs_that_would_end(tmp_path: Path) -> None:
-    place = a_sealed_place(tmp_path)
-    place.said("plugin", "add", str(a_weather_plugin(tmp_path / "elsewhere")))
-    place.said("run", "weather")
-    with a_daemon(place):
-        pending = place.said("plugin", "remove", "weather", "--dry-run")["pending"]
+    workspace = a_sealed_workspace(tmp_path)
+    workspace.json("plugin", "add", str(a_weather_plugin(tmp_path / "elsewhere")))
+    workspace.json("run", "weather")
+    with a_daemon(workspace):
+        pending = workspace.json("plugin", "remove", "weather", "--dry-run")["pending"]
         assert pending["queued"] == 0
-        place.said("plugin", "remove", "weather")
-        assert place.said("job", "list", "--plugin", "weather")["jobs"]
+        workspace.json("plugin", "remove", "weather")
+        assert workspace.json("job", "list", "--plugin", "weather")["jobs"]
 
 
 def test_files_of_the_operator_are_left_alone(tmp_path: Path) -> None:
     """A plugin that was not added is taken out of the configuration; its directory stays."""
-    place = a_sealed_place(tmp_path, "  mine: {}\n")
-    own = place.plugin("mine", SAYS)
-    place.said("config", "lock")
-    removed = place.said("plugin", "remove", "mine")
+    workspace = a_sealed_workspace(tmp_path, "  mine: {}\n")
+    own = workspace.plugin("mine", SAYS)
+    workspace.json("config", "lock")
+    removed = workspace.json("plugin", "remove", "mine")
     assert "was not added" in removed["kept"]
     assert own.is_dir()
-    assert "was not added" in place.ductile("plugin", "update", "mine", ".").err
-    taken = place.ductile("plugin", "add", str(a_plugin(tmp_path / "elsewhere", "mine")))
+    assert "was not added" in workspace.ductile("plugin", "update", "mine", ".").err
+    taken = workspace.ductile("plugin", "add", str(a_plugin(tmp_path / "elsewhere", "mine")))
     assert "holds other files" in taken.err
 
 
@@ -364,19 +370,19 @@ sys.addaudithook(hook)
 """
 
 
-def killed_at(place: Place, number: int, *words: str) -> bool:
+def killed_at(workspace: Workspace, number: int, *words: str) -> bool:
     """Run a command that is killed at its n-th step. False if it has fewer steps, and has succeeded."""
-    hooks = place.directory / "hooks"
+    hooks = workspace.directory / "hooks"
     hooks.mkdir(exist_ok=True)
     (hooks / "sitecustomize.py").write_text(KILLER)
     done = subprocess.run(
         [sys.executable, "-m", "ductile", *words, "--config", "demo", "--json"],
-        cwd=place.directory,
+        cwd=workspace.directory,
         env={
             "PATH": os.environ["PATH"],
-            "HOME": str(place.directory),
+            "HOME": str(workspace.directory),
             "PYTHONPATH": str(hooks),
-            "KILL_IN": str(place.config.parent),
+            "KILL_IN": str(workspace.config.parent),
             "KILL_AT": str(number),
         },
         capture_output=True,
@@ -390,27 +396,27 @@ def killed_at(place: Place, number: int, *words: str) -> bool:
 @pytest.mark.parametrize("words", ["add", "update", "remove"])
 def test_a_kill_at_any_step_leaves_a_configuration_that_loads(words: str, tmp_path: Path) -> None:
     """Strict mode accepts it, the plugin is whole or not there, and the command can be repeated."""
-    place = a_sealed_place(tmp_path)
+    workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere", says="old")
     line = ["plugin", words, *([str(source)] if words == "add" else ["weather"])]
     number = 0
     while True:
-        if words != "add" and "weather" not in place.config.read_text():
-            place.said("plugin", "add", str(source))
+        if words != "add" and "weather" not in workspace.config.read_text():
+            workspace.json("plugin", "add", str(source))
         if words == "update":
             (source / "run.sh").write_text(answering({"status": "ok", "result": f"version {number}"}))
-        killed = killed_at(place, number, *line)
-        assert place.said("config", "check")["warnings"] == []
-        known = listed(place).get("weather")
+        killed = killed_at(workspace, number, *line)
+        assert workspace.json("config", "check")["warnings"] == []
+        known = listed(workspace).get("weather")
         assert known is None or known["status"] in ("active", "available")
         if known is not None and known["status"] == "active":
-            assert place.said("run", "weather")["status"] == "succeeded"
+            assert workspace.json("run", "weather")["status"] == "succeeded"
         if not killed:
             break
         if words == "add" or known is not None:
-            place.said(*line)
+            workspace.json(*line)
             assert not list((tmp_path / "demo" / "plugins").glob(".*"))
         if words == "add":
-            place.said("plugin", "remove", "weather")
+            workspace.json("plugin", "remove", "weather")
         number += 1
     assert number > 3

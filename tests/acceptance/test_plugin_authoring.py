@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place, answering
+from builders.daemons import Workspace, a_daemon, a_workspace, answering
 from builders.plugins import a_manifest, a_plugin
-from builders.terminal import DUCTILE, Ran, Terminal
+from builders.terminal import DUCTILE, CommandResult, Terminal
 
 REQUEST = {"protocol": 2, "job_id": "j", "command": "poll", "config": {}, "state": {}, "context": {}}
 
@@ -30,7 +30,7 @@ def new(tmp_path: Path, language: str) -> Path:
     return Path(json.loads(made.out)["directory"])
 
 
-def contract_test(tmp_path: Path) -> Ran:
+def contract_test(tmp_path: Path) -> CommandResult:
     return Terminal(directory=tmp_path).ductile("plugin", "test", "./greet", "--json")
 
 
@@ -98,10 +98,10 @@ def test_a_compiled_plugin_says_how_it_is_built(tmp_path: Path, language: str, s
 
 def test_a_new_plugin_can_be_used_at_once(tmp_path: Path) -> None:
     """Written under a plugin root, named in the configuration, run."""
-    place = a_place(tmp_path, "  greet: {config: {name: Ada}}\n")
-    assert place.terminal.ductile("plugin", "new", "greet", "--dir", "demo/plugins").status == 0
-    assert place.ductile("run", "greet").out == "hello Ada\n"
-    assert place.ductile("run", "greet", "handle", "--payload", '{"name": "Bob"}').out == "hello Bob\n"
+    workspace = a_workspace(tmp_path, "  greet: {config: {name: Ada}}\n")
+    assert workspace.terminal.ductile("plugin", "new", "greet", "--dir", "demo/plugins").status == 0
+    assert workspace.ductile("run", "greet").out == "hello Ada\n"
+    assert workspace.ductile("run", "greet", "handle", "--payload", '{"name": "Bob"}').out == "hello Bob\n"
 
 
 def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
@@ -143,13 +143,13 @@ def test_new_takes_back_what_it_wrote_when_it_fails(tmp_path: Path) -> None:
 
 def test_a_plugin_is_tested_by_name_with_its_configuration(tmp_path: Path) -> None:
     """The plugin gets its configured values."""
-    place = a_place(tmp_path, "  keyed: {config: {api_key: canary}}\n")
+    workspace = a_workspace(tmp_path, "  keyed: {config: {api_key: canary}}\n")
     script = '#!/bin/sh\ngrep -q \'"api_key":"canary"\' && echo \'{"status": "ok", "result": 1}\'\n'
-    place.plugin("keyed", script)
-    checks = json.loads(place.ductile("plugin", "test", "keyed", "--json").out)["checks"]
+    workspace.plugin("keyed", script)
+    checks = json.loads(workspace.ductile("plugin", "test", "keyed", "--json").out)["checks"]
     answers = [check["verdict"] for check in checks if check["check"] == "answers"]
     assert answers == ["passed"] * 3
-    assert "canary" not in place.ductile("plugin", "test", "keyed").out
+    assert "canary" not in workspace.ductile("plugin", "test", "keyed").out
 
 
 def test_a_plugin_that_breaks_the_protocol_fails_its_test(tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ def test_a_plugin_that_breaks_the_protocol_fails_its_test(tmp_path: Path) -> Non
 
 def test_testing_stores_nothing(tmp_path: Path) -> None:
     """Outside any queue."""
-    place = a_place(tmp_path)
-    assert place.ductile("plugin", "test", "echo").status == 0
+    workspace = a_workspace(tmp_path)
+    assert workspace.ductile("plugin", "test", "echo").status == 0
     assert not (tmp_path / "demo" / "data").exists()
 
 
@@ -197,12 +197,12 @@ def test_a_request_that_succeeds_ends_with_0(tmp_path: Path) -> None:
 
 def test_a_request_for_a_configured_plugin_leaves_no_job(tmp_path: Path) -> None:
     """It has the plugin's environment and its time, and is not on any queue."""
-    place = a_place(tmp_path, "  timid: {env: {WORD: w}, timeout: 2s}\n")
-    place.plugin("timid", '#!/bin/sh\necho "$WORD $DUCTILE_COMMAND"\nexec sleep 100\n')
+    workspace = a_workspace(tmp_path, "  timid: {env: {WORD: w}, timeout: 2s}\n")
+    workspace.plugin("timid", '#!/bin/sh\necho "$WORD $DUCTILE_COMMAND"\nexec sleep 100\n')
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
-    said = place.said("run", "timid", "--request", "request.json", status=1)
+    said = workspace.json("run", "timid", "--request", "request.json", status=1)
     assert (said["judgement"], said["stdout"]) == ("timeout", "w poll\n")
-    assert place.said("job", "list")["jobs"] == []
+    assert workspace.json("job", "list")["jobs"] == []
 
 
 @pytest.mark.parametrize(
@@ -224,91 +224,98 @@ def test_a_request_that_cannot_be_run(tmp_path: Path, words: list[str], status: 
     assert says in ran.err
 
 
-def a_keeper(tmp_path: Path) -> Place:
+def a_keeper(tmp_path: Path) -> Workspace:
     """With a plugin that keeps a token and a count, as state and as facts."""
-    place = a_place(tmp_path, "  keeper: {}\n")
+    workspace = a_workspace(tmp_path, "  keeper: {}\n")
     kept = {"status": "ok", "result": "kept", "state_updates": {"access_token": "canary", "count": 3}}
-    place.plugin("keeper", answering(kept))
+    workspace.plugin("keeper", answering(kept))
     rule = "fact_outputs: [{when: {command: poll}, from: state_updates, fact_type: keeper.count}]\n"
     (tmp_path / "demo" / "plugins" / "keeper" / "manifest.yaml").write_text(a_manifest("keeper", extra=rule))
-    return place
+    return workspace
 
 
 @pytest.mark.parametrize("with_daemon", [True, False])
 def test_state_and_facts_are_shown_masked(tmp_path: Path, with_daemon: bool) -> None:
     """Secrets only with --reveal; with a daemon and without."""
-    place = a_keeper(tmp_path)
-    assert place.said("plugin", "state", "keeper") == {"plugin": "keeper", "state": {}, "updated_at": None}
+    workspace = a_keeper(tmp_path)
+    assert workspace.json("plugin", "state", "keeper") == {
+        "plugin": "keeper",
+        "state": {},
+        "updated_at": None,
+    }
     for _ in range(2):
-        assert place.ductile("run", "keeper").status == 0
+        assert workspace.ductile("run", "keeper").status == 0
 
     def look() -> None:
-        assert place.said("plugin", "state", "keeper")["state"] == {"access_token": "********", "count": 3}
-        assert place.said("plugin", "state", "keeper", "--reveal")["state"]["access_token"] == "canary"
-        page = place.said("plugin", "facts", "keeper", "-n", "1")
+        assert workspace.json("plugin", "state", "keeper")["state"] == {
+            "access_token": "********",
+            "count": 3,
+        }
+        assert workspace.json("plugin", "state", "keeper", "--reveal")["state"]["access_token"] == "canary"
+        page = workspace.json("plugin", "facts", "keeper", "-n", "1")
         (fact,) = page["facts"]
         assert (fact["fact_type"], fact["command"]) == ("keeper.count", "poll")
         assert fact["fact"] == {"access_token": "********", "count": 3}
-        (older,) = place.said("plugin", "facts", "keeper", "--cursor", page["next_cursor"])["facts"]
+        (older,) = workspace.json("plugin", "facts", "keeper", "--cursor", page["next_cursor"])["facts"]
         assert older["seq"] < fact["seq"]
         for words in (["state"], ["facts"]):
-            shown = place.ductile("plugin", *words, "keeper").out
+            shown = workspace.ductile("plugin", *words, "keeper").out
             assert '"count": 3' in shown
             assert "canary" not in shown
 
     if with_daemon:
-        with a_daemon(place):
+        with a_daemon(workspace):
             look()
     else:
         look()
 
 
 def test_an_unknown_plugin_has_neither_state_nor_facts(tmp_path: Path) -> None:
-    place = a_keeper(tmp_path)
+    workspace = a_keeper(tmp_path)
     for noun in ("state", "facts"):
-        ran = place.ductile("plugin", noun, "keper")
+        ran = workspace.ductile("plugin", noun, "keper")
         assert ran.status == 1
         assert "did you mean keeper" in ran.err
-    assert place.ductile("plugin", "facts", "keeper").out == "keeper has no facts.\n"
-    assert place.ductile("plugin", "state", "keeper").out == "keeper has no stored state.\n"
+    assert workspace.ductile("plugin", "facts", "keeper").out == "keeper has no facts.\n"
+    assert workspace.ductile("plugin", "state", "keeper").out == "keeper has no stored state.\n"
 
 
-def checksums(place: Place) -> dict[str, dict[str, str]]:
-    sealed: dict[str, dict[str, str]] = json.loads((place.directory / "demo" / ".checksums").read_text())
+def checksums(workspace: Workspace) -> dict[str, dict[str, str]]:
+    sealed: dict[str, dict[str, str]] = json.loads((workspace.directory / "demo" / ".checksums").read_text())
     return sealed
 
 
 def test_lock_renews_plugins_and_leaves_files_as_they_were(tmp_path: Path) -> None:
     """Authorising a plugin does not authorise a change to the configuration."""
-    place = a_keeper(tmp_path)
-    assert place.ductile("config", "lock").status == 0
-    before = checksums(place)
+    workspace = a_keeper(tmp_path)
+    assert workspace.ductile("config", "lock").status == 0
+    before = checksums(workspace)
     for name in ("echo", "keeper"):
         with (tmp_path / "demo" / "plugins" / name / "run.sh").open("a") as script:
             script.write("# more\n")
-    place.config.write_text(f"# more\n{place.config.read_text()}")
-    tried = place.said("plugin", "lock", "--dry-run")
+    workspace.config.write_text(f"# more\n{workspace.config.read_text()}")
+    tried = workspace.json("plugin", "lock", "--dry-run")
     assert [(entry["name"], entry["change"]) for entry in tried["sealed"]] == [
         ("echo", "changed"),
         ("keeper", "changed"),
     ]
-    assert checksums(place) == before
-    assert place.said("plugin", "lock", "echo")["written"] is True
-    after = checksums(place)
+    assert checksums(workspace) == before
+    assert workspace.json("plugin", "lock", "echo")["written"] is True
+    after = checksums(workspace)
     assert after["plugins"]["echo"] != before["plugins"]["echo"]
     assert after["plugins"]["keeper"] == before["plugins"]["keeper"]
-    assert place.ductile("plugin", "lock").status == 0
-    assert checksums(place)["files"] == before["files"]
-    warnings = [problem["message"] for problem in place.said("config", "check")["warnings"]]
+    assert workspace.ductile("plugin", "lock").status == 0
+    assert checksums(workspace)["files"] == before["files"]
+    warnings = [problem["message"] for problem in workspace.json("config", "check")["warnings"]]
     assert warnings == ["config.yaml has changed since it was sealed:\n  only comments or formatting"]
 
 
 def test_lock_needs_a_seal_and_a_plugin_that_is_used(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     a_plugin(tmp_path / "demo" / "plugins", "spare")
-    assert "was never sealed" in place.ductile("plugin", "lock").err
-    place.ductile("config", "lock")
+    assert "was never sealed" in workspace.ductile("plugin", "lock").err
+    workspace.ductile("config", "lock")
     for name, says in (("spare", "is not configured"), ("gone", "there is no plugin")):
-        ran = place.ductile("plugin", "lock", name)
+        ran = workspace.ductile("plugin", "lock", name)
         assert ran.status == 1
         assert says in ran.err

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from builders.daemons import Daemon, Place, a_daemon, a_place, answering
+from builders.daemons import Daemon, Workspace, a_daemon, a_workspace, answering
 from builders.postgres import server_url, start_pooler, store_url, with_password
 from builders.terminal import Terminal
 from ductile.config.snapshot import describe_server
@@ -20,62 +20,62 @@ PASSWORD = "canary-of-the-database"
 KEEPER = '#!/bin/sh\ncat >/dev/null\nprintf \'{"status": "ok", "result": "%s"}\' "$DUCTILE_DATA_DIR"\n'
 
 
-def put_on_postgres(place: Place, url: str) -> None:
-    place.config.write_text(f"state: {{url: '{url}'}}\n" + place.config.read_text())
+def put_on_postgres(workspace: Workspace, url: str) -> None:
+    workspace.config.write_text(f"state: {{url: '{url}'}}\n" + workspace.config.read_text())
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     directory = tmp_path_factory.mktemp("postgres")
-    place = a_place(directory, "  keeper: {}\n")
-    place.plugin("keeper", KEEPER)
-    put_on_postgres(place, with_password(store_url(directory), PASSWORD))
-    return place
+    workspace = a_workspace(directory, "  keeper: {}\n")
+    workspace.plugin("keeper", KEEPER)
+    put_on_postgres(workspace, with_password(store_url(directory), PASSWORD))
+    return workspace
 
 
 @pytest.fixture(scope="module")
-def daemon(place: Place) -> Iterator[Daemon]:
-    with a_daemon(place) as daemon:
+def daemon(workspace: Workspace) -> Iterator[Daemon]:
+    with a_daemon(workspace) as daemon:
         yield daemon
         assert daemon.end() == 0
         assert PASSWORD not in json.dumps(daemon.whole_log())
 
 
-def test_a_daemon_runs_jobs_and_keeps_them_on_the_server(place: Place, daemon: Daemon) -> None:
+def test_a_daemon_runs_jobs_and_keeps_them_on_the_server(workspace: Workspace, daemon: Daemon) -> None:
     started = daemon.wait_for("service.starting")
     assert started["store"] == describe_server(server_url())
-    ran = place.ductile("run", "echo")
+    ran = workspace.ductile("run", "echo")
     assert (ran.status, ran.out) == (0, "done\n")
-    (job,) = place.said("job", "list", "--plugin", "echo")["jobs"]
+    (job,) = workspace.json("job", "list", "--plugin", "echo")["jobs"]
     assert job["status"] == "succeeded"
-    with psycopg.connect(store_url(place.directory)) as connection:
+    with psycopg.connect(store_url(workspace.directory)) as connection:
         rows = connection.execute("SELECT id, status FROM job_queue WHERE plugin = 'echo'").fetchall()
     assert rows == [(job["job_id"], "succeeded")]
-    assert not (place.config.parent / "data" / "state.db").exists()
+    assert not (workspace.config.parent / "data" / "state.db").exists()
 
 
-def test_files_of_plugins_are_in_the_directory_of_this_machine(place: Place, daemon: Daemon) -> None:
-    ran = place.ductile("run", "keeper")
-    assert ran.out.strip() == str(place.config.parent / "data" / "plugin-data" / "keeper")
+def test_files_of_plugins_are_in_the_directory_of_this_machine(workspace: Workspace, daemon: Daemon) -> None:
+    ran = workspace.ductile("run", "keeper")
+    assert ran.out.strip() == str(workspace.config.parent / "data" / "plugin-data" / "keeper")
 
 
-def test_doctor_and_selfcheck_describe_the_server(place: Place, daemon: Daemon) -> None:
-    report = place.said("doctor")
+def test_doctor_and_selfcheck_describe_the_server(workspace: Workspace, daemon: Daemon) -> None:
+    report = workspace.json("doctor")
     (store,) = [each for each in report["findings"] if each["check"] == "store"]
     assert (store["level"], store["where"]) == ("ok", describe_server(server_url()))
-    assert place.said("system", "selfcheck")["sound"] is True
+    assert workspace.json("system", "selfcheck")["sound"] is True
 
 
-def test_a_second_daemon_of_this_machine_is_refused(place: Place, daemon: Daemon) -> None:
-    second = place.ductile("system", "start")
+def test_a_second_daemon_of_this_machine_is_refused(workspace: Workspace, daemon: Daemon) -> None:
+    second = workspace.ductile("system", "start")
     assert second.status == 1
     assert f"process {daemon.process.pid} uses this store already" in second.err
 
 
-def test_the_url_is_nowhere(place: Place, daemon: Daemon) -> None:
+def test_the_url_is_nowhere(workspace: Workspace, daemon: Daemon) -> None:
     for words in (("config", "show"), ("config", "get", "state.url"), ("status",), ("doctor",)):
         for form in ((), ("--json",), ("-v",)):
-            ran = place.ductile(*words, *form)
+            ran = workspace.ductile(*words, *form)
             assert ran.status == 0, ran
             assert PASSWORD not in ran.out + ran.err, words
     command = Path(f"/proc/{daemon.process.pid}/cmdline").read_bytes()
@@ -83,32 +83,32 @@ def test_the_url_is_nowhere(place: Place, daemon: Daemon) -> None:
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def left(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A store that a daemon has used and that no daemon runs on."""
     directory = tmp_path_factory.mktemp("left")
-    place = a_place(directory, "  nightly: {schedule: {every: 1d}}\n")
-    place.plugin("nightly", answering({"status": "ok"}))
-    put_on_postgres(place, store_url(directory))
-    with a_daemon(place) as daemon:
-        assert place.ductile("run", "echo").status == 0
+    workspace = a_workspace(directory, "  nightly: {schedule: {every: 1d}}\n")
+    workspace.plugin("nightly", answering({"status": "ok"}))
+    put_on_postgres(workspace, store_url(directory))
+    with a_daemon(workspace) as daemon:
+        assert workspace.ductile("run", "echo").status == 0
         assert daemon.end() == 0
-    return place
+    return workspace
 
 
-def test_commands_read_the_server_without_a_daemon(left: Place) -> None:
-    (job,) = left.said("job", "list", "--plugin", "echo")["jobs"]
-    assert left.said("job", "show", job["job_id"])["status"] == "succeeded"
-    assert left.said("status")["daemon"] == {"running": False}
+def test_commands_read_the_server_without_a_daemon(left: Workspace) -> None:
+    (job,) = left.json("job", "list", "--plugin", "echo")["jobs"]
+    assert left.json("job", "show", job["job_id"])["status"] == "succeeded"
+    assert left.json("status")["daemon"] == {"running": False}
     assert left.ductile("doctor").status == 0
 
 
-def test_short_commands_change_the_server_without_a_daemon(left: Place) -> None:
+def test_short_commands_change_the_server_without_a_daemon(left: Workspace) -> None:
     assert left.ductile("schedule", "pause", "nightly").status == 0
-    (entry,) = left.said("schedule", "list")["schedules"]
+    (entry,) = left.json("schedule", "list")["schedules"]
     assert entry["paused_at"] is not None
 
 
-def test_no_job_is_run_without_a_daemon(left: Place) -> None:
+def test_no_job_is_run_without_a_daemon(left: Workspace) -> None:
     refused = left.ductile("run", "echo")
     assert refused.status == 69
     assert "only a daemon runs jobs of a store on PostgreSQL" in refused.err
@@ -128,37 +128,37 @@ def test_a_start_without_a_usable_server_says_why(
 ) -> None:
     if "DUCTILE_TEST_POSTGRES" in os.environ:
         pytest.skip("the URL of another server is not known")
-    place = a_place(tmp_path)
-    put_on_postgres(place, with_password(server_url(), PASSWORD).replace(old, new))
+    workspace = a_workspace(tmp_path)
+    put_on_postgres(workspace, with_password(server_url(), PASSWORD).replace(old, new))
     for command in (("system", "start"), ("status",), ("job", "list")):
-        ran = place.ductile(*command)
+        ran = workspace.ductile(*command)
         assert ran.status == status, ran
         assert words in ran.err
         assert "hint: " in ran.err
         assert PASSWORD not in ran.out + ran.err
-    assert words in place.ductile("doctor").out
+    assert words in workspace.ductile("doctor").out
 
 
 def test_a_pooler_in_transaction_mode_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     store_url(tmp_path)
-    put_on_postgres(place, store_url(tmp_path, proxied=True))
+    put_on_postgres(workspace, store_url(tmp_path, proxied=True))
     pooler = start_pooler(tmp_path, session_mode=False)
     try:
         for command in (("system", "start"), ("job", "list")):
-            ran = place.ductile(*command)
+            ran = workspace.ductile(*command)
             assert ran.status == 1, ran
             assert "a connection pooler in transaction mode" in ran.err
             assert "pool_mode=session" in ran.err
-        assert "a connection pooler in transaction mode" in place.ductile("doctor").out
+        assert "a connection pooler in transaction mode" in workspace.ductile("doctor").out
     finally:
         pooler.close()
 
 
 def test_a_missing_driver_is_named_with_what_to_install(tmp_path: Path) -> None:
     """The driver is an extra; a broken one, without its library, is the same to the user."""
-    place = a_place(tmp_path)
-    put_on_postgres(place, "postgresql://user@127.0.0.1:1/database")
+    workspace = a_workspace(tmp_path)
+    put_on_postgres(workspace, "postgresql://user@127.0.0.1:1/database")
     (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper available')\n")
     without = Terminal(directory=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
     for command in (("system", "start"), ("config", "check"), ("status",)):

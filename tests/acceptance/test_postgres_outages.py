@@ -12,7 +12,7 @@ import pytest
 
 from builders.cut_connections import CutAt, CuttingProxy
 from builders.daemons import PATIENCE
-from builders.http import Api, Said, an_api, an_api_place
+from builders.http import Api, Said, an_api, an_api_workspace
 from builders.postgres import END_WRITER, start_proxy, store_url
 
 #: Works until the file `go` is beside it.
@@ -23,27 +23,27 @@ PATIENT = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("outages")
 
 
 @pytest.fixture(scope="module")
-def proxy(place: Path) -> Iterator[CuttingProxy]:
-    proxy = start_proxy(place)
+def proxy(directory: Path) -> Iterator[CuttingProxy]:
+    proxy = start_proxy(directory)
     yield proxy
     proxy.close()
 
 
 @pytest.fixture(scope="module")
-def api(place: Path, proxy: CuttingProxy) -> Iterator[Api]:
+def api(directory: Path, proxy: CuttingProxy) -> Iterator[Api]:
     """One daemon for all outages: it is never restarted."""
-    at = an_api_place(place, "  patient: {}\n  ticker: {uses: echo, schedule: {every: 1s}}\n")
+    at = an_api_workspace(directory, "  patient: {}\n  ticker: {uses: echo, schedule: {every: 1s}}\n")
     at.plugin("patient", PATIENT)
-    url = store_url(place, proxied=True)
+    url = store_url(directory, proxied=True)
     at.config.write_text(f"state: {{url: '{url}'}}\n" + at.config.read_text())
     with an_api(at) as api:
         yield api
-        assert api.place.said("system", "selfcheck")["sound"] is True
+        assert api.workspace.json("system", "selfcheck")["sound"] is True
         assert api.daemon.end() == 0
 
 
@@ -70,13 +70,13 @@ def wait_until_back(api: Api, before: int) -> None:
     assert len(lines(api, "store.available")) > before, api.daemon.lines[-20:]
 
 
-def test_an_outage_is_said_plainly_and_ends_by_itself(api: Api, place: Path, proxy: CuttingProxy) -> None:
+def test_an_outage_is_said_plainly_and_ends_by_itself(api: Api, directory: Path, proxy: CuttingProxy) -> None:
     """No result is lost, the log says it once, schedules go on, and the daemon is the same process."""
     held = submit(api, "patient").body["job_id"]
     api.daemon.wait_until_started(held)
     proxy.is_down = True
     proxy.cut_all()
-    (place / "demo" / "plugins" / "patient" / "go").touch()
+    (directory / "demo" / "plugins" / "patient" / "go").touch()
     api.daemon.wait_for("store.busy", lambda line: line.get("job_id") in (None, held))
 
     refused = submit(api)
@@ -87,7 +87,7 @@ def test_an_outage_is_said_plainly_and_ends_by_itself(api: Api, place: Path, pro
         assert said.status == 503, said
         assert "PostgreSQL server cannot be reached" in said.body["message"]
     for words in (("status",), ("run", "echo"), ("job", "list")):
-        ran = api.place.ductile(*words)
+        ran = api.workspace.ductile(*words)
         assert ran.status == 75, ran
         assert "the PostgreSQL server cannot be reached" in ran.err
 
@@ -115,12 +115,12 @@ def test_a_submission_whose_commit_was_cut_is_accepted_once(
     assert accepted(api, {"dedupe_key": cut_at.name}) == job_id
 
 
-def test_connections_that_an_operator_ends_lose_and_double_nothing(api: Api, place: Path) -> None:
+def test_connections_that_an_operator_ends_lose_and_double_nothing(api: Api, directory: Path) -> None:
     """Whatever the daemon has accepted meanwhile is there once, and runs."""
     job_ids, ended = [], 0
     for number in range(20):
         if number % 4 == 0:
-            with psycopg.connect(store_url(place), autocommit=True) as connection:
+            with psycopg.connect(store_url(directory), autocommit=True) as connection:
                 ended += connection.execute(END_WRITER).rowcount
         said = submit(api)
         assert said.status in (202, 503), said
@@ -130,7 +130,7 @@ def test_connections_that_an_operator_ends_lose_and_double_nothing(api: Api, pla
     assert ended
     for job_id in job_ids:
         assert api.ended(job_id)["status"] == "succeeded"
-    with psycopg.connect(store_url(place)) as connection:
+    with psycopg.connect(store_url(directory)) as connection:
         row = connection.execute(
             "SELECT count(*), count(DISTINCT id) FROM job_queue WHERE id = ANY(%s)", (job_ids,)
         ).fetchone()

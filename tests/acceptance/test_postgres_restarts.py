@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import PATIENCE, a_place
-from builders.http import Api, Said, an_api, an_api_place
+from builders.daemons import PATIENCE, a_workspace
+from builders.http import Api, Said, an_api, an_api_workspace
 from builders.postgres_pair import RealServer, ServerPair, server_pair
 from builders.scratch import scratch_root
 
@@ -36,12 +36,12 @@ def pair(worker_id: str) -> Iterator[ServerPair]:
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory, pair: ServerPair) -> Iterator[Api]:
     """One daemon for all faults: it is never restarted."""
-    place = an_api_place(tmp_path_factory.mktemp("restarts"), "  patient: {timeout: 10m}\n")
-    place.plugin("patient", PATIENT)
-    place.config.write_text(f"state: {{url: '{pair.url}'}}\n" + place.config.read_text())
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("restarts"), "  patient: {timeout: 10m}\n")
+    workspace.plugin("patient", PATIENT)
+    workspace.config.write_text(f"state: {{url: '{pair.url}'}}\n" + workspace.config.read_text())
+    with an_api(workspace) as api:
         yield api
-        assert api.place.said("system", "selfcheck")["sound"] is True
+        assert api.workspace.json("system", "selfcheck")["sound"] is True
         assert api.daemon.end() == 0
 
 
@@ -98,7 +98,7 @@ def under_load(api: Api, server: RealServer, outlives: RealServer | None = None)
         sender.wait_for_more()
     finally:
         sender.stop()
-    go = api.place.config.parent / "plugins" / "patient" / "go"
+    go = api.workspace.config.parent / "plugins" / "patient" / "go"
     go.touch()
     assert set(sender.statuses) <= {200, 202, 503}, sender.statuses
     for job_id in (held, *sender.accepted):
@@ -140,15 +140,15 @@ def test_a_server_without_room_for_connections_is_an_outage(api: Api, pair: Serv
 
 
 def test_a_start_without_room_for_connections_says_so(pair: ServerPair, tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    place.config.write_text(f"state: {{url: '{pair.url}'}}\n" + place.config.read_text())
+    workspace = a_workspace(tmp_path)
+    workspace.config.write_text(f"state: {{url: '{pair.url}'}}\n" + workspace.config.read_text())
     pair.primary.execute("CREATE ROLE crowd LOGIN CONNECTION LIMIT 0")
-    place.config.write_text(place.config.read_text().replace("//ductile@", "//crowd@"))
+    workspace.config.write_text(workspace.config.read_text().replace("//ductile@", "//crowd@"))
     for command in (("system", "start"), ("job", "list")):
-        ran = place.ductile(*command)
+        ran = workspace.ductile(*command)
         assert ran.status == 75, ran
         assert _FULL in ran.err
-    assert _FULL in place.ductile("doctor").out
+    assert _FULL in workspace.ductile("doctor").out
 
 
 def test_a_server_that_became_read_only_is_an_outage(api: Api, pair: ServerPair) -> None:

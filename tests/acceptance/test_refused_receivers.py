@@ -7,32 +7,32 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from builders.daemons import Place, a_daemon, a_place
+from builders.daemons import Workspace, a_daemon, a_workspace
 from builders.receivers import a_receiver
 
 
-def told_of_receivers(place: Place) -> dict[str, Any]:
-    findings = json.loads(place.ductile("system", "doctor", "--json").out)["findings"]
+def told_of_receivers(workspace: Workspace) -> dict[str, Any]:
+    findings = json.loads(workspace.ductile("system", "doctor", "--json").out)["findings"]
     (finding,) = [one for one in findings if one["check"] == "receivers"]
     return dict(finding)
 
 
 def test_doctor_tells_how_to_allow_a_receiver(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    place.config.write_text("state_webhooks: {max_attempts: 1}\n" + place.config.read_text())
-    place.ductile("config", "lock")
-    with a_receiver() as receiver, a_daemon(place) as daemon:
+    workspace = a_workspace(tmp_path)
+    workspace.config.write_text("state_webhooks: {max_attempts: 1}\n" + workspace.config.read_text())
+    workspace.ductile("config", "lock")
+    with a_receiver() as receiver, a_daemon(workspace) as daemon:
         url = f"http://localhost:{receiver.port}/hook"
         options = ("--state-webhook-url", url, "--state-webhook-events", "done")
-        place.said("run", "echo", "handle", "--no-wait", *options)
+        workspace.json("run", "echo", "handle", "--no-wait", *options)
         lost = daemon.wait_for("delivery.dropped")
-        finding = told_of_receivers(place)
+        finding = told_of_receivers(workspace)
         assert "state_webhooks.allow does not list localhost" in finding["message"]
         _, _, command = finding["fix"].partition(": ductile ")
         command, _, _ = command.partition(" && ductile apply")
-        place.said(*shlex.split(command))
-        place.said("apply")
-        place.said("webhook", "resend", lost["delivery"])
+        workspace.json(*shlex.split(command))
+        workspace.json("apply")
+        workspace.json("webhook", "resend", lost["delivery"])
         receiver.wait_for(lambda requests: len(requests) == 1)
         daemon.wait_for("delivery.delivered")
-        assert told_of_receivers(place)["level"] == "ok"
+        assert told_of_receivers(workspace)["level"] == "ok"

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import pytest
 
 from builders.daemons import PATIENCE
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_workspace, token_for
 from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
 from ductile.cli.operation_routes import ROUTES
@@ -40,9 +40,9 @@ NOT_OVER_HTTP = {
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(tmp_path_factory.mktemp("remote"), more=PIPELINES)
-    assert place.ductile("config", "lock").status == 0
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("remote"), more=PIPELINES)
+    assert workspace.ductile("config", "lock").status == 0
+    with an_api(workspace) as running:
         yield running
 
 
@@ -54,7 +54,7 @@ def remote(url: str, *words: str, token: str = token_for("*"), **environ: str) -
     return status, out.getvalue(), err.getvalue()
 
 
-def said(api: Api, *words: str, status: int = 0, token: str = token_for("*")) -> dict[str, Any]:
+def remote_json(api: Api, *words: str, status: int = 0, token: str = token_for("*")) -> dict[str, Any]:
     got, out, err = remote(f"http://localhost:{api.port}", *words, "--json", token=token)
     assert got == status, (out, err)
     answer: dict[str, Any] = json.loads(out)
@@ -82,7 +82,7 @@ def test_every_command_has_a_route_or_says_why_not() -> None:
 
 def test_commands_do_the_same_from_elsewhere(api: Api) -> None:
     """The same text and the same shape as on the machine of the daemon."""
-    ran = said(api, "run", "echo", "--payload", '{"message": "hello"}')
+    ran = remote_json(api, "run", "echo", "--payload", '{"message": "hello"}')
     assert ran["status"] == "succeeded"
     assert ran["submitted_by"] == "api"
     job = ran["job_id"]
@@ -109,30 +109,30 @@ def test_commands_do_the_same_from_elsewhere(api: Api) -> None:
         ("system", "logs"),
         ("run", "echo", "--dry-run"),
     ):
-        assert said(api, *words) == api.place.said(*words), words
+        assert remote_json(api, *words) == api.workspace.json(*words), words
         status, out, err = remote(f"http://localhost:{api.port}", *words)
-        local = api.place.ductile(*words)
+        local = api.workspace.ductile(*words)
         assert (status, without_ages(out), err) == (local.status, without_ages(local.out), local.err), words
 
 
 def test_waiting_commands_wait(api: Api) -> None:
-    run_of = said(api, "pipeline", "run", "chain")
+    run_of = remote_json(api, "pipeline", "run", "chain")
     assert run_of["status"] == "succeeded"
-    assert said(api, "pipeline", "explain", run_of["job_id"])["ended"] is True
-    assert said(api, "job", "wait", run_of["job_id"], "--timeout", "0s")["status"] == "succeeded"
+    assert remote_json(api, "pipeline", "explain", run_of["job_id"])["ended"] is True
+    assert remote_json(api, "job", "wait", run_of["job_id"], "--timeout", "0s")["status"] == "succeeded"
 
 
 def test_waiting_for_an_unknown_job_is_an_error(api: Api) -> None:
-    missing = said(api, "job", "wait", "ffffffffffff", status=1)
+    missing = remote_json(api, "job", "wait", "ffffffffffff", status=1)
     assert missing["error"]["code"] == "not_found"
 
 
 def test_following_shows_what_happens_until_the_daemon_stops(tmp_path: Path) -> None:
     """Long polls, one after the other: nothing is missed in between."""
-    place = an_api_place(tmp_path)
-    assert place.ductile("config", "lock").status == 0
-    with an_api(place) as api:
-        first = said(api, "run", "echo")["job_id"]
+    workspace = an_api_workspace(tmp_path)
+    assert workspace.ductile("config", "lock").status == 0
+    with an_api(workspace) as api:
+        first = remote_json(api, "run", "echo")["job_id"]
         command = [
             *_ductile(),
             "event",
@@ -146,26 +146,26 @@ def test_following_shows_what_happens_until_the_daemon_stops(tmp_path: Path) -> 
         with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as tail:
             assert tail.stdout is not None
             assert any(json.loads(line)["job_id"] == first for line in _until(tail.stdout, first))
-            second = said(api, "run", "echo")["job_id"]
+            second = remote_json(api, "run", "echo")["job_id"]
             assert any(json.loads(line)["job_id"] == second for line in _until(tail.stdout, second))
-            assert place.ductile("system", "stop").status == 0
+            assert workspace.ductile("system", "stop").status == 0
             tail.wait(PATIENCE)
 
 
 def test_executions_are_followed_from_elsewhere(tmp_path: Path) -> None:
     """`logs -f` shows each execution as it ends, and ends with the daemon."""
-    place = an_api_place(tmp_path)
-    assert place.ductile("config", "lock").status == 0
-    with an_api(place) as api:
-        first = said(api, "run", "echo")["job_id"]
+    workspace = an_api_workspace(tmp_path)
+    assert workspace.ductile("config", "lock").status == 0
+    with an_api(workspace) as api:
+        first = remote_json(api, "run", "echo")["job_id"]
         command = [*_ductile(), "logs", "echo", "-f", "--json", "--url", f"http://localhost:{api.port}"]
         environ = {"PATH": "", "HOME": str(tmp_path), "DUCTILE_TOKEN": token_for("*")}
         with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as logs:
             assert logs.stdout is not None
             assert any(first in line for line in _until(logs.stdout, first))
-            second = said(api, "run", "echo")["job_id"]
+            second = remote_json(api, "run", "echo")["job_id"]
             assert any(second in line for line in _until(logs.stdout, second))
-            assert place.ductile("system", "stop").status == 0
+            assert workspace.ductile("system", "stop").status == 0
             logs.wait(PATIENCE)
 
 
@@ -345,7 +345,7 @@ def jobs_status(api: Api, token: str) -> int:
 
 def test_a_token_is_accepted_and_refused_at_once(api: Api) -> None:
     """Without a reload; an event stream that it opened ends."""
-    created = api.place.said("token", "create", "robot", "--scopes", "jobs:ro,events:ro")
+    created = api.workspace.json("token", "create", "robot", "--scopes", "jobs:ro,events:ro")
     secret = created["token"]
     assert jobs_status(api, secret) == 200
     with closing(socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE)) as stream:
@@ -354,7 +354,7 @@ def test_a_token_is_accepted_and_refused_at_once(api: Api) -> None:
         received = b""
         while b"retry: 2000" not in received:
             received += stream.recv(1000)
-        assert api.place.said("token", "revoke", "robot")["written"] is True
+        assert api.workspace.json("token", "revoke", "robot")["written"] is True
         assert jobs_status(api, secret) == 401
         while b"0\r\n\r\n" not in received:
             part = stream.recv(1000)
@@ -363,47 +363,47 @@ def test_a_token_is_accepted_and_refused_at_once(api: Api) -> None:
 
 
 def test_other_changes_on_disk_do_not_slip_in(api: Api) -> None:
-    before = api.place.config.read_text()
+    before = api.workspace.config.read_text()
     in_force = api.get("/config/view")["config"]["service"]
-    api.place.config.write_text(before.replace("service:", "service:\n  max_hops: 7"))
+    api.workspace.config.write_text(before.replace("service:", "service:\n  max_hops: 7"))
     try:
-        assert api.place.ductile("config", "lock").status == 0
-        secret = api.place.said("token", "create", "other", "--scopes", "jobs:ro")["token"]
+        assert api.workspace.ductile("config", "lock").status == 0
+        secret = api.workspace.json("token", "create", "other", "--scopes", "jobs:ro")["token"]
         assert jobs_status(api, secret) == 200
         assert api.get("/config/view")["config"]["service"] == in_force
-        api.place.said("token", "revoke", "other")
+        api.workspace.json("token", "revoke", "other")
         assert jobs_status(api, secret) == 401
         assert api.get("/config/view")["config"]["service"] == in_force
     finally:
-        text = api.place.config.read_text()
-        api.place.config.write_text(text.replace("service:\n  max_hops: 7", "service:"))
-        assert api.place.ductile("config", "lock").status == 0
+        text = api.workspace.config.read_text()
+        api.workspace.config.write_text(text.replace("service:\n  max_hops: 7", "service:"))
+        assert api.workspace.ductile("config", "lock").status == 0
 
 
 def test_a_rotated_token_has_two_secrets_for_a_time(tmp_path: Path) -> None:
     """Both are valid, then the old one is refused by itself, across a restart too."""
-    place = an_api_place(tmp_path)
-    assert place.ductile("config", "lock").status == 0
-    old = place.said("token", "create", "robot", "--scopes", "jobs:ro")["token"]
-    with an_api(place) as api:
-        rotated = place.said("token", "rotate", "robot", "--keep-old", "1h")
+    workspace = an_api_workspace(tmp_path)
+    assert workspace.ductile("config", "lock").status == 0
+    old = workspace.json("token", "create", "robot", "--scopes", "jobs:ro")["token"]
+    with an_api(workspace) as api:
+        rotated = workspace.json("token", "rotate", "robot", "--keep-old", "1h")
         new = rotated["token"]
         assert (jobs_status(api, old), jobs_status(api, new)) == (200, 200)
-        (row,) = [each for each in place.said("token", "list")["tokens"] if each["name"] == "robot"]
+        (row,) = [each for each in workspace.json("token", "list")["tokens"] if each["name"] == "robot"]
         assert row["previous_valid"] is True
         assert row["previous_expires_at"] == rotated["previous_expires_at"]
-        assert place.said("token", "show", "robot")["previous_valid"] is True
-    with an_api(place) as api:
+        assert workspace.json("token", "show", "robot")["previous_valid"] is True
+    with an_api(workspace) as api:
         assert (jobs_status(api, old), jobs_status(api, new)) == (200, 200)
-        last = place.said("token", "rotate", "robot", "--keep-old", "0s")["token"]
+        last = workspace.json("token", "rotate", "robot", "--keep-old", "0s")["token"]
         assert [jobs_status(api, secret) for secret in (old, new, last)] == [401, 401, 200]
-        soon = place.said("token", "rotate", "robot", "--keep-old", "1s")
+        soon = workspace.json("token", "rotate", "robot", "--keep-old", "1s")
         assert jobs_status(api, soon["token"]) == 200
         deadline = time.monotonic() + PATIENCE
         while (refused := api.ask("GET", "/jobs", token=last)).status != 401:
             assert time.monotonic() < deadline
         assert "has expired" in refused.body["message"]
-        assert place.said("token", "show", "robot")["previous_valid"] is False
+        assert workspace.json("token", "show", "robot")["previous_valid"] is False
     assert new not in (tmp_path / "demo" / "tokens.yaml").read_text()
 
 
@@ -411,15 +411,15 @@ def test_tokens_over_http_give_no_more_than_the_caller_has(api: Api) -> None:
     """`system:rw` makes no token that may do more than itself; the secret is returned once."""
     denied = api.ask("POST", "/tokens", {"name": "up", "scopes": ["*"]}, token=token_for("system:rw"))
     assert (denied.status, denied.code) == (403, "denied")
-    made = said(api, "token", "create", "web", "--scopes", "system:ro", token=token_for("system:rw"))
+    made = remote_json(api, "token", "create", "web", "--scopes", "system:ro", token=token_for("system:rw"))
     assert api.ask("GET", "/tokens", token=made["token"]).status == 200
     assert made["token"] not in api.ask("GET", "/tokens").content.decode()
-    strong = said(api, "token", "create", "strong", "--scopes", "jobs:rw")
+    strong = remote_json(api, "token", "create", "strong", "--scopes", "jobs:rw")
     for action in ("rotate", "revoke"):
         answer = api.ask("POST", f"/tokens/strong/{action}", token=token_for("system:rw"))
         assert answer.status == 403
-    fresh = said(api, "token", "rotate", "strong", "--keep-old", "0s")["token"]
+    fresh = remote_json(api, "token", "rotate", "strong", "--keep-old", "0s")["token"]
     assert (jobs_status(api, strong["token"]), jobs_status(api, fresh)) == (401, 200)
     for name in ("web", "strong"):
-        said(api, "token", "revoke", name)
+        remote_json(api, "token", "revoke", name)
     assert jobs_status(api, fresh) == 401

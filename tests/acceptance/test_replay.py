@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from builders.bad_plugins import wait_until_gone
-from builders.daemons import PATIENCE, Place, a_place
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.daemons import PATIENCE, Workspace, a_workspace
+from builders.http import Api, an_api, an_api_workspace, token_for
 from builders.mcp import an_agent
 from builders.plugins import a_manifest, a_plugin
 from builders.terminal import DUCTILE
@@ -61,9 +61,9 @@ def a_mirror(root: Path, name: str, script: str = MIRROR) -> Path:
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A daemon with past jobs: three of `handle`, one that failed, a step of a run, one that writes."""
-    place = an_api_place(tmp_path_factory.mktemp("api"), "  mirror: {max_attempts: 1}\n", more=CONFIG)
-    a_mirror(place.directory / "demo" / "plugins", "mirror")
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), "  mirror: {max_attempts: 1}\n", more=CONFIG)
+    a_mirror(workspace.directory / "demo" / "plugins", "mirror")
+    with an_api(workspace) as running:
         for n in (1, 2, 13):
             running.ended(running.post("/plugin/mirror/handle", {"payload": {"n": n}})["job_id"])
         sent = running.post("/event", {"type": "thing.found", "payload": {"who": "Ada"}})
@@ -72,8 +72,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield running
 
 
-def replay(place: Place, *words: str, status: int = 0) -> dict[str, Any]:
-    return place.said("plugin", "replay", "mirror", *words, status=status)
+def replay(workspace: Workspace, *words: str, status: int = 0) -> dict[str, Any]:
+    return workspace.json("plugin", "replay", "mirror", *words, status=status)
 
 
 def changed(api: Api, tmp_path: Path, old: str, new: str) -> str:
@@ -88,7 +88,9 @@ STATE = ("--ignore", "result.request.state")
 
 def test_the_request_is_what_the_plugin_got(api: Api, tmp_path: Path) -> None:
     """A plugin that answers with its request answers the same again: payload, event, context, baggage."""
-    found = replay(api.place, "--candidate", changed(api, tmp_path, "import json", "import  json"), *STATE)
+    found = replay(
+        api.workspace, "--candidate", changed(api, tmp_path, "import json", "import  json"), *STATE
+    )
     assert found["passed"] is True
     assert found["counts"] == {"same": 4}
     assert {each["command"] for each in found["jobs"]} == {"handle"}
@@ -102,12 +104,12 @@ def test_nothing_is_stored(api: Api, tmp_path: Path) -> None:
         jobs = api.get("/jobs?limit=200")["jobs"]
         return len(jobs), api.get("/plugin/mirror/state"), len(api.get("/job-logs?limit=200")["logs"])
 
-    files = sorted((api.place.directory / "demo").rglob("*"))
+    files = sorted((api.workspace.directory / "demo").rglob("*"))
     before = records()
     candidate = changed(api, tmp_path, '"double": payload.get("n", 0) * 2', '"files": files')
-    found = replay(api.place, "--candidate", candidate, *STATE, status=1)
+    found = replay(api.workspace, "--candidate", candidate, *STATE, status=1)
     assert records() == before
-    assert sorted((api.place.directory / "demo").rglob("*")) == files
+    assert sorted((api.workspace.directory / "demo").rglob("*")) == files
     seen = {each["path"]: each["now"] for job in found["jobs"] for each in job["differences"]}
     assert seen["result.double"] is None
 
@@ -120,7 +122,7 @@ def test_each_answer_has_a_verdict(api: Api, tmp_path: Path) -> None:
         'if payload.get("n") == 13:',
         'payload["n"] += payload["n"] == 2\nif payload["n"] == 1:',
     )
-    found = replay(api.place, "--candidate", candidate, *STATE, "--ignore", "result.request", status=1)
+    found = replay(api.workspace, "--candidate", candidate, *STATE, "--ignore", "result.request", status=1)
     assert found["counts"] == {"same": 1, "different": 1, "fails_now": 1, "failed_before": 1}
     by_verdict = {job["verdict"]: job["differences"] for job in found["jobs"]}
     assert by_verdict["same"] == []
@@ -131,7 +133,7 @@ def test_each_answer_has_a_verdict(api: Api, tmp_path: Path) -> None:
         {"path": "events.0.payload.n", "before": "2", "now": "3"},
         {"path": "state_updates.last", "before": "2", "now": "3"},
     ]
-    text = api.place.ductile(
+    text = api.workspace.ductile(
         "plugin", "replay", "mirror", "--candidate", candidate, "--ignore", "result.request"
     )
     assert "result.double: 4 → 6" in text.out
@@ -141,14 +143,14 @@ def test_each_answer_has_a_verdict(api: Api, tmp_path: Path) -> None:
 
 def test_ignored_paths_do_not_count(api: Api, tmp_path: Path) -> None:
     candidate = changed(api, tmp_path, '.get("n", 0) * 2', '.get("n", 0) * 3')
-    assert replay(api.place, "--candidate", candidate, *STATE, status=1)["counts"]["different"] == 3
+    assert replay(api.workspace, "--candidate", candidate, *STATE, status=1)["counts"]["different"] == 3
     paths = "result.double,result.request.state"
-    assert replay(api.place, "--candidate", candidate, "--ignore", paths)["passed"] is True
+    assert replay(api.workspace, "--candidate", candidate, "--ignore", paths)["passed"] is True
 
 
 def test_what_changed_in_the_world_is_not_a_change_of_the_plugin(api: Api, tmp_path: Path) -> None:
     """The state of then is gone: the plugin in force answers otherwise too, exactly as the candidate does."""
-    found = replay(api.place, "--candidate", str(a_mirror(tmp_path, "candidate")))
+    found = replay(api.workspace, "--candidate", str(a_mirror(tmp_path, "candidate")))
     assert found["passed"] is True
     assert found["counts"]["drifted"] >= 2
     drifted = next(job for job in found["jobs"] if job["verdict"] == "drifted")
@@ -158,19 +160,19 @@ def test_what_changed_in_the_world_is_not_a_change_of_the_plugin(api: Api, tmp_p
 def test_commands_that_write_are_left_out_unless_asked_for(api: Api, tmp_path: Path) -> None:
     """What a command does outside cannot be undone."""
     candidate = str(a_mirror(tmp_path, "candidate"))
-    found = replay(api.place, "--candidate", candidate, *STATE)
+    found = replay(api.workspace, "--candidate", candidate, *STATE)
     (left_out,) = found["not_replayed"]
     assert left_out["command"] == "store"
     assert "writes" in left_out["reason"]
     words = ("--candidate", candidate, "--command", "store", *STATE)
-    error = api.place.said("plugin", "replay", "mirror", *words, status=1)["error"]
+    error = api.workspace.json("plugin", "replay", "mirror", *words, status=1)["error"]
     assert "--include-writes" in error["hint"]
-    assert replay(api.place, *words, "--include-writes")["counts"] == {"same": 1}
+    assert replay(api.workspace, *words, "--include-writes")["counts"] == {"same": 1}
 
 
 def test_only_so_many_of_the_latest_jobs_of_a_command(api: Api, tmp_path: Path) -> None:
     candidate = str(a_mirror(tmp_path, "candidate"))
-    found = replay(api.place, "--candidate", candidate, "--command", "handle", "--last", "2", *STATE)
+    found = replay(api.workspace, "--candidate", candidate, "--command", "handle", "--last", "2", *STATE)
     times = [job["recorded_at"] for job in found["jobs"]]
     assert len(times) == 2
     assert times == sorted(times, reverse=True)
@@ -186,14 +188,14 @@ def test_only_so_many_of_the_latest_jobs_of_a_command(api: Api, tmp_path: Path) 
     ],
 )
 def test_a_mistake_is_named(api: Api, words: tuple[str, ...], said: str) -> None:
-    (api.place.directory / "home").mkdir(exist_ok=True)
-    error = replay(api.place, *words, status=1)["error"]
+    (api.workspace.directory / "home").mkdir(exist_ok=True)
+    error = replay(api.workspace, *words, status=1)["error"]
     assert said in f"{error['message']} {error['hint']}"
 
 
 def test_a_token_replays_what_lies_in_a_plugin_root(api: Api, tmp_path: Path) -> None:
     """It needs the right to apply a configuration, and reaches no other directory of the machine."""
-    inside = a_mirror(api.place.directory / "demo" / "plugins", "mirror-next")
+    inside = a_mirror(api.workspace.directory / "demo" / "plugins", "mirror-next")
     outside = a_mirror(tmp_path, "outside")
     ignore = ["result.request.state"]
     try:
@@ -212,7 +214,7 @@ def test_a_token_replays_what_lies_in_a_plugin_root(api: Api, tmp_path: Path) ->
 
 async def test_an_agent_replays_and_cannot_repeat_writes(api: Api, tmp_path: Path) -> None:
     candidate = changed(api, tmp_path, '.get("n", 0) * 2', '.get("n", 0) * 3')
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         tool = (await agent.tools())["plugin_replay"]
         assert not tool.annotations.read_only_hint
         assert "include_writes" not in tool.input_schema["properties"]
@@ -224,11 +226,11 @@ async def test_an_agent_replays_and_cannot_repeat_writes(api: Api, tmp_path: Pat
 
 def test_an_edit_in_place_and_of_settings_is_replayed_without_a_candidate(api: Api) -> None:
     """Before it is applied: the settings on disk decide."""
-    config = api.place.config
+    config = api.workspace.config
     written = config.read_text()
     try:
         config.write_text(written.replace("mirror: {max", "mirror: {config: {unit: cm}, max"))
-        found = replay(api.place, *STATE, status=1)
+        found = replay(api.workspace, *STATE, status=1)
         (difference,) = found["jobs"][0]["differences"]
         assert (difference["path"], difference["now"]) == ("result.request.config.unit", '"cm"')
     finally:
@@ -237,13 +239,13 @@ def test_an_edit_in_place_and_of_settings_is_replayed_without_a_candidate(api: A
 
 def test_without_a_daemon(tmp_path: Path) -> None:
     """The same on the store of a daemon that does not run; there must be something to replay."""
-    place = a_place(tmp_path, "  mirror: {}\n")
-    a_mirror(place.directory / "demo" / "plugins", "mirror")
+    workspace = a_workspace(tmp_path, "  mirror: {}\n")
+    a_mirror(workspace.directory / "demo" / "plugins", "mirror")
     candidate = str(a_mirror(tmp_path, "candidate", MIRROR.replace("* 2", "* 3")))
-    error = replay(place, "--candidate", candidate, status=1)["error"]
+    error = replay(workspace, "--candidate", candidate, status=1)["error"]
     assert "no job of mirror" in error["message"]
-    place.said("plugin", "run", "mirror", "handle", "--payload", '{"n": 4}')
-    found = replay(place, "--candidate", candidate, *STATE, status=1)
+    workspace.json("plugin", "run", "mirror", "handle", "--payload", '{"n": 4}')
+    found = replay(workspace, "--candidate", candidate, *STATE, status=1)
     assert found["counts"] == {"different": 1}
 
 
@@ -255,7 +257,7 @@ def test_an_interrupted_replay_ends_what_it_runs(api: Api, tmp_path: Path) -> No
     candidate = a_mirror(tmp_path, "candidate", script)
     process = subprocess.Popen(
         [DUCTILE, "plugin", "replay", "mirror", "--candidate", str(candidate), "--config", "demo"],
-        cwd=api.place.directory,
+        cwd=api.workspace.directory,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

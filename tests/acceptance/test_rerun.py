@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import BROKEN, a_daemon, a_place
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.daemons import BROKEN, a_daemon, a_workspace
+from builders.http import Api, an_api, an_api_workspace, token_for
 
 #: Answers with its request.
 MIRROR = """\
@@ -37,11 +37,11 @@ pipelines:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(tmp_path_factory.mktemp("api"), PLUGINS, more=CONFIG)
-    place.plugin("mirror", MIRROR)
-    place.plugin("broken", BROKEN)
-    place.ductile("config", "lock")
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), PLUGINS, more=CONFIG)
+    workspace.plugin("mirror", MIRROR)
+    workspace.plugin("broken", BROKEN)
+    workspace.ductile("config", "lock")
+    with an_api(workspace) as running:
         yield running
 
 
@@ -50,7 +50,7 @@ def ended(api: Api, path: str, body: object) -> dict[str, Any]:
 
 
 def rerun(api: Api, job_id: str, *words: str) -> dict[str, Any]:
-    return api.place.said("job", "rerun", job_id, *words)
+    return api.workspace.json("job", "rerun", job_id, *words)
 
 
 def test_a_succeeded_job_runs_again_with_its_input(api: Api) -> None:
@@ -109,10 +109,10 @@ def test_a_step_runs_again_outside_its_run(api: Api) -> None:
     steps = api.get(f"/jobs?run={run['job_id']}")["jobs"]
     (step,) = [each for each in steps if each["step"] == "second"]
     old = api.get(f"/job/{step['job_id']}")
-    ran = api.place.ductile("job", "rerun", old["job_id"])
+    ran = api.workspace.ductile("job", "rerun", old["job_id"])
     assert ran.status == 0
     assert f"it was step second of run {run['job_id']}; it runs alone" in ran.err
-    new = api.place.said("job", "show", "last:mirror")
+    new = api.workspace.json("job", "show", "last:mirror")
     assert (new["run_id"], new["step"], new["rerun_of"]) == (None, None, old["job_id"])
     assert new["result"]["result"]["payload"] == old["payload"]
     assert new["event_context_id"] == old["event_context_id"]
@@ -120,16 +120,16 @@ def test_a_step_runs_again_outside_its_run(api: Api) -> None:
 
 def test_a_failed_job_that_fails_again_ends_the_command_with_1(api: Api) -> None:
     old = ended(api, "/plugin/broken/handle", {"payload": {}})
-    new = api.place.said("job", "rerun", old["job_id"], status=1)
+    new = api.workspace.json("job", "rerun", old["job_id"], status=1)
     assert (new["status"], new["rerun_of"]) == ("dead", old["job_id"])
 
 
 def test_show_tree_explain_and_ledger_name_the_old_job(api: Api) -> None:
     old = ended(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
     new = rerun(api, old)["job_id"]
-    assert f"runs again    {old}" in api.place.ductile("job", "show", new).out
-    assert f"(runs {old} again)" in api.place.ductile("job", "tree", new, "-v").out
-    assert f"It runs job {old} again." in api.place.ductile("job", "explain", new).out
+    assert f"runs again    {old}" in api.workspace.ductile("job", "show", new).out
+    assert f"(runs {old} again)" in api.workspace.ductile("job", "tree", new, "-v").out
+    assert f"It runs job {old} again." in api.workspace.ductile("job", "explain", new).out
     entries = api.get("/ledger?limit=200")["events"]
     (entry,) = [each for each in entries if each["kind"] == "job.rerun" and each["job_id"] == old]
     assert entry["data"] == {"rerun_job_id": new}
@@ -138,7 +138,7 @@ def test_show_tree_explain_and_ledger_name_the_old_job(api: Api) -> None:
 def test_a_dry_run_starts_nothing(api: Api) -> None:
     old = ended(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
     before = api.get("/jobs?limit=1")["jobs"]
-    ran = api.place.ductile("job", "rerun", old, "--dry-run")
+    ran = api.workspace.ductile("job", "rerun", old, "--dry-run")
     assert ran.out == f"Would run mirror handle again, with the input of {old}.\n"
     planned = api.post(f"/job/{old}/rerun", {"dry_run": True}, status=200)
     assert (planned["rerun_of"], planned["job_id"]) == (old, None)
@@ -147,7 +147,7 @@ def test_a_dry_run_starts_nothing(api: Api) -> None:
 
 def test_no_wait_prints_the_id_of_the_new_job(api: Api) -> None:
     old = ended(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
-    new = api.place.ductile("job", "rerun", old, "--no-wait").out.strip()
+    new = api.workspace.ductile("job", "rerun", old, "--no-wait").out.strip()
     assert api.ended(new)["rerun_of"] == old
 
 
@@ -163,28 +163,29 @@ def test_another_payload_needs_the_right_to_call_the_plugin(api: Api) -> None:
 
 
 def test_what_cannot_be_run_again_is_refused(api: Api) -> None:
-    api.place.ductile("exec", "--", "true")
+    api.workspace.ductile("exec", "--", "true")
     (executed,) = api.get("/jobs?plugin=exec&limit=1")["jobs"]
     assert rerun(api, executed["job_id"])["rerun_of"] == executed["job_id"]
     refused = api.ask("POST", f"/job/{executed['job_id']}/rerun", {})
     assert (refused.status, refused.code) == (403, "denied")
-    assert api.place.ductile("job", "rerun", executed["job_id"], "--payload", "{}").status == 1
+    assert api.workspace.ductile("job", "rerun", executed["job_id"], "--payload", "{}").status == 1
     assert api.ask("POST", "/job/0000ffff/rerun", {}).status == 404
 
 
 def test_it_works_without_a_daemon_and_after_retention(tmp_path: Path) -> None:
     """The log keeps the payload after the job has left the queue."""
-    place = a_place(tmp_path, "  mirror: {}\n")
-    place.plugin("mirror", MIRROR)
-    place.config.write_text(
-        "service: {job_queue_retention: 1ms, dedupe_ttl: 1ms}\n" + place.config.read_text().split("\n", 4)[4]
+    workspace = a_workspace(tmp_path, "  mirror: {}\n")
+    workspace.plugin("mirror", MIRROR)
+    workspace.config.write_text(
+        "service: {job_queue_retention: 1ms, dedupe_ttl: 1ms}\n"
+        + workspace.config.read_text().split("\n", 4)[4]
     )
-    place.ductile("config", "lock")
-    old = place.said("run", "mirror", "--payload", '{"n": 5}')
-    place.said("run", "mirror", "--payload", '{"n": 6}')
-    place.said("system", "sweep")
-    assert old["job_id"] not in [job["job_id"] for job in place.said("job", "list")["jobs"]]
-    new = place.said("job", "rerun", old["job_id"])
+    workspace.ductile("config", "lock")
+    old = workspace.json("run", "mirror", "--payload", '{"n": 5}')
+    workspace.json("run", "mirror", "--payload", '{"n": 6}')
+    workspace.json("system", "sweep")
+    assert old["job_id"] not in [job["job_id"] for job in workspace.json("job", "list")["jobs"]]
+    new = workspace.json("job", "rerun", old["job_id"])
     assert (new["rerun_of"], new["result"]["result"]["payload"]) == (old["job_id"], {"n": 5})
-    with a_daemon(place):
-        assert place.said("job", "show", new["job_id"])["rerun_of"] == old["job_id"]
+    with a_daemon(workspace):
+        assert workspace.json("job", "show", new["job_id"])["rerun_of"] == old["job_id"]

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from builders.daemons import BROKEN, PATIENCE, Place, a_daemon, a_place
+from builders.daemons import BROKEN, PATIENCE, Workspace, a_daemon, a_workspace
 
 #: Answers with what it was given, so that the result shows it; emits nothing of it.
 SHOWING = """#!/usr/bin/env python3
@@ -58,88 +58,88 @@ pipelines:
 PAYLOAD = {"id": 7, "customer": "ada@example.org"}
 
 
-def the_place(directory: Path) -> Place:
-    place = a_place(directory, PIPELINES)
+def the_workspace(directory: Path) -> Workspace:
+    workspace = a_workspace(directory, PIPELINES)
     for name, script in (("shows", SHOWING), ("held", HELD), ("mended", BROKEN)):
-        place.plugin(name, script)
-    return place
+        workspace.plugin(name, script)
+    return workspace
 
 
-def touch(place: Place, plugin: str, name: str) -> None:
-    (place.directory / "demo" / "plugins" / plugin / name).touch()
+def touch(workspace: Workspace, plugin: str, name: str) -> None:
+    (workspace.directory / "demo" / "plugins" / plugin / name).touch()
 
 
-def shown(place: Place, run_id: str) -> dict[str, Any]:
+def shown(workspace: Workspace, run_id: str) -> dict[str, Any]:
     """By the path of a step: what its plugin was given."""
-    tree = place.said("pipeline", "explain", run_id)
+    tree = workspace.json("pipeline", "explain", run_id)
     jobs = {step["step"]: job["job_id"] for step in tree["steps"] for job in step["jobs"]}
     found = {}
     for path, job_id in jobs.items():
-        answer = place.said("job", "show", job_id)
+        answer = workspace.json("job", "show", job_id)
         if answer["plugin"] == "shows" and answer["result"]:
             found[path] = answer["result"]["result"]
     return found
 
 
 def test_it_outlives_splits_calls_crashes_reloads_and_retries(tmp_path: Path) -> None:
-    place = the_place(tmp_path)
-    with a_daemon(place) as daemon:
+    workspace = the_workspace(tmp_path)
+    with a_daemon(workspace) as daemon:
         given = json.dumps(PAYLOAD)
-        run_id = place.said("pipeline", "run", "order", "--payload", given, "--no-wait")["job_id"]
+        run_id = workspace.json("pipeline", "run", "order", "--payload", given, "--no-wait")["job_id"]
         daemon.wait_for("job.started", lambda line: line["plugin"] == "held")
         daemon.end(signal.SIGKILL)
-    touch(place, "held", "go")
-    with a_daemon(place) as daemon:
-        assert place.ductile("reload").status == 0
+    touch(workspace, "held", "go")
+    with a_daemon(workspace) as daemon:
+        assert workspace.ductile("reload").status == 0
         daemon.wait_for("job.failed", lambda line: line["job_id"] == run_id)
-        given_to = shown(place, run_id)
+        given_to = shown(workspace, run_id)
         assert given_to["both/left"]["payload"] == {"id": 7}
         assert given_to["both/right"]["context"]["order"] == 7
         tell = given_to["call/tell"]
         assert tell["payload"] == {"to": "ada@example.org", "of": "order", "order": 7}
         assert tell["context"]["called"] == "succeeded"
-        touch(place, "mended", "mended")
-        assert place.ductile("job", "retry", run_id).status == 0
-        last = place.said("job", "wait", run_id, "--timeout", f"{PATIENCE:.0f}s")
+        touch(workspace, "mended", "mended")
+        assert workspace.ductile("job", "retry", run_id).status == 0
+        last = workspace.json("job", "wait", run_id, "--timeout", f"{PATIENCE:.0f}s")
         assert last["status"] == "succeeded"
-        result = shown(place, run_id)["last"]
+        result = shown(workspace, run_id)["last"]
         expected = {"run": run_id, "first": PAYLOAD, "call": "succeeded", "customer": "ada@example.org"}
         assert result["payload"] == expected
         # The step that was bypassed has claimed nothing.
         assert "never" not in result["context"]
-        again = place.said("job", "retry", run_id, "--from-step", "last", status=1)
+        again = workspace.json("job", "retry", run_id, "--from-step", "last", status=1)
         assert again["error"]["code"]  # a run that succeeded is not taken up again
 
 
 def test_a_run_from_a_step_begins_with_the_same_payload(tmp_path: Path) -> None:
-    place = the_place(tmp_path)
-    touch(place, "held", "go")
-    with a_daemon(place):
-        ran = place.said("pipeline", "run", "order", "--payload", json.dumps(PAYLOAD), status=1)
-        touch(place, "mended", "mended")
-        again = place.said("job", "retry", ran["job_id"], "--from-step", "block/mend")
-        last = place.said("job", "wait", again["job_id"], "--timeout", f"{PATIENCE:.0f}s")
+    workspace = the_workspace(tmp_path)
+    touch(workspace, "held", "go")
+    with a_daemon(workspace):
+        ran = workspace.json("pipeline", "run", "order", "--payload", json.dumps(PAYLOAD), status=1)
+        touch(workspace, "mended", "mended")
+        again = workspace.json("job", "retry", ran["job_id"], "--from-step", "block/mend")
+        last = workspace.json("job", "wait", again["job_id"], "--timeout", f"{PATIENCE:.0f}s")
         assert last["status"] == "succeeded"
-        result = shown(place, again["job_id"])["last"]["payload"]
+        result = shown(workspace, again["job_id"])["last"]["payload"]
         assert (result["first"], result["customer"]) == (PAYLOAD, "ada@example.org")
         assert result["run"] == again["job_id"]
 
 
 def test_a_claim_that_fails_ends_the_run_there(tmp_path: Path) -> None:
-    place = the_place(tmp_path)
-    ran = place.said("pipeline", "run", "wrong", status=1)
+    workspace = the_workspace(tmp_path)
+    ran = workspace.json("pipeline", "run", "wrong", status=1)
     assert "there is no payload.nothing to keep as a" in ran["last_error"]
-    explained = place.ductile("pipeline", "explain", ran["job_id"]).out
+    explained = workspace.ductile("pipeline", "explain", ran["job_id"]).out
     assert "there is no payload.nothing to keep as a" in explained
 
 
 def test_check_and_graph_know_it(tmp_path: Path) -> None:
-    place = the_place(tmp_path)
-    checked = place.said("pipeline", "check", "order", "--payload", json.dumps(PAYLOAD))
+    workspace = the_workspace(tmp_path)
+    checked = workspace.json("pipeline", "check", "order", "--payload", json.dumps(PAYLOAD))
     assert checked["valid"]
     assert checked["trial"]["starts"]
-    assert "run.payload.no exists" in place.ductile("pipeline", "graph", "order").out
-    place.append("  - {name: typo, steps: [{uses: shows, with: {a: '{rum.payload.x}'}}]}\n")
-    refused = place.ductile("pipeline", "check")
+    assert "run.payload.no exists" in workspace.ductile("pipeline", "graph", "order").out
+    workspace.append("  - {name: typo, steps: [{uses: shows, with: {a: '{rum.payload.x}'}}]}\n")
+    refused = workspace.ductile("pipeline", "check")
     assert refused.status == 78
     assert "did you mean run.payload.x?" in refused.err + refused.out

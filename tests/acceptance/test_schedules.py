@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place, answering
+from builders.daemons import Workspace, a_daemon, a_workspace, answering
 from builders.postgres import STORES, keep_in
 
 #: Tells its process id to the process that opens the pipe beside it, then works for several intervals.
@@ -36,21 +36,21 @@ def wait_for_exit(pid: int) -> None:
 def test_a_starved_daemon_accounts_for_every_occurrence(tmp_path: Path, policy: str) -> None:
     """The daemon is stopped while a run ends and others fall due, as on an overloaded machine."""
     schedule = f"    schedules: [{{id: often, every: 1s, {policy}}}]\n"
-    place = a_place(tmp_path, f"  long:\n    max_outstanding_polls: 100\n{schedule}")
-    pipe = place.plugin("long", LONG) / "run.sh.pipe"
+    workspace = a_workspace(tmp_path, f"  long:\n    max_outstanding_polls: 100\n{schedule}")
+    pipe = workspace.plugin("long", LONG) / "run.sh.pipe"
     os.mkfifo(pipe)
-    with a_daemon(place) as daemon:
+    with a_daemon(workspace) as daemon:
         for _ in range(3):
             pid = int(pipe.read_text())
             daemon.process.send_signal(signal.SIGSTOP)
             wait_for_exit(pid)
             daemon.process.send_signal(signal.SIGCONT)
-        account = history(place)["account"]
+        account = history(workspace)["account"]
         assert (account["complete"], account["gaps"]) == (True, [])
 
 
-def history(place: Place) -> dict[str, Any]:
-    return place.said("schedule", "history", "long", "--limit", "200")
+def history(workspace: Workspace) -> dict[str, Any]:
+    return workspace.json("schedule", "history", "long", "--limit", "200")
 
 
 #: Every run waits for its end: a line in the pipe beside it.
@@ -65,48 +65,48 @@ echo '{"status": "ok", "result": "done"}'
 def test_two_schedules_of_one_plugin_that_are_due_together_both_run(tmp_path: Path, store: str) -> None:
     """The second waits for the first, and list, explain, history and doctor say so."""
     both = "    schedules: [{id: a, every: 1h}, {id: b, every: 1h}]\n"
-    place = a_place(tmp_path, f"  long:\n{both}")
-    keep_in(store, place.config)
-    pipe = place.plugin("long", WAITING) / "run.sh.pipe"
+    workspace = a_workspace(tmp_path, f"  long:\n{both}")
+    keep_in(store, workspace.config)
+    pipe = workspace.plugin("long", WAITING) / "run.sh.pipe"
     os.mkfifo(pipe)
-    with a_daemon(place) as daemon:
+    with a_daemon(workspace) as daemon:
         waits = daemon.wait_for("schedule.deferred")
         assert (waits["plugin"], waits["reason"]) == ("long", "outstanding_polls")
         waiting = waits["schedule"]
         (first,) = {"a", "b"} - {waiting}
-        since = {row["id"]: row["waiting_since"] for row in place.said("schedule", "list")["schedules"]}
+        since = {row["id"]: row["waiting_since"] for row in workspace.json("schedule", "list")["schedules"]}
         assert (since[first], since[waiting] is None) == (None, False)
-        assert "waits for other polls since" in place.ductile("schedule", "list").out
-        explained = place.said("schedule", "explain", "long", waiting)
+        assert "waits for other polls since" in workspace.ductile("schedule", "list").out
+        explained = workspace.json("schedule", "explain", "long", waiting)
         assert (explained["cause"], explained["occurrences"]) == ("waiting", [])
         pipe.write_text("go\n")
         fired = daemon.wait_for("schedule.fired", lambda line: line["schedule"] == waiting)
         pipe.write_text("go\n")
-        ended = place.said("job", "wait", fired["job_id"])
+        ended = workspace.json("job", "wait", fired["job_id"])
         assert ended["status"] == "succeeded"
-        (row,) = place.said("schedule", "history", "long", waiting)["occurrences"]
+        (row,) = workspace.json("schedule", "history", "long", waiting)["occurrences"]
         assert (row["outcome"], row["reason"], row["job_id"]) == (
             "late",
             "outstanding_polls",
             fired["job_id"],
         )
-        assert "it waited for other polls" in place.ductile("schedule", "explain", "long", waiting).out
+        assert "it waited for other polls" in workspace.ductile("schedule", "explain", "long", waiting).out
         for schedule_id in ("a", "b"):
-            account = place.said("schedule", "history", "long", schedule_id)["account"]
+            account = workspace.json("schedule", "history", "long", schedule_id)["account"]
             assert account["complete"] is True
 
 
 def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> None:
     never_yet = '    schedules: [{id: yearly, cron: "0 0 29 2 *"}]\n'
-    place = a_place(tmp_path, f"  quick:\n{never_yet}")
-    place.plugin("quick", answering({"status": "ok", "result": "done"}))
-    with a_daemon(place):
-        job_id = place.said("schedule", "run", "quick")["job_id"]
-        place.said("job", "wait", job_id)
-        history = place.said("schedule", "history", "quick")
+    workspace = a_workspace(tmp_path, f"  quick:\n{never_yet}")
+    workspace.plugin("quick", answering({"status": "ok", "result": "done"}))
+    with a_daemon(workspace):
+        job_id = workspace.json("schedule", "run", "quick")["job_id"]
+        workspace.json("job", "wait", job_id)
+        history = workspace.json("schedule", "history", "quick")
         assert [row["reason"] for row in history["occurrences"]] == ["run_now"]
         assert (history["account"]["complete"], history["account"]["gaps"]) == (None, [])
-        findings = place.said("system", "doctor")["findings"]
+        findings = workspace.json("system", "doctor")["findings"]
         (schedules,) = [row for row in findings if row["check"] == "schedules"]
         assert schedules["level"] == "ok"
 
@@ -116,11 +116,11 @@ def test_next_goes_on_to_the_next_run_that_starts(tmp_path: Path) -> None:
     opens = (datetime.now(UTC) + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
     hours = f"{opens:%H:%M}-{opens + timedelta(hours=1):%H:%M}"
     rule = f'{{every: 1s, only_between: "{hours}", timezone: UTC}}'
-    place = a_place(tmp_path, f"  quick:\n    schedules: [{rule}]\n")
-    place.plugin("quick", answering({"status": "ok", "result": "done"}))
-    skipped, first, second = place.said("schedule", "next", "quick", "-n", "2")["occurrences"]
+    workspace = a_workspace(tmp_path, f"  quick:\n    schedules: [{rule}]\n")
+    workspace.plugin("quick", answering({"status": "ok", "result": "done"}))
+    skipped, first, second = workspace.json("schedule", "next", "quick", "-n", "2")["occurrences"]
     expected = opens.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     assert (skipped["skip"], skipped["skipped_until"]) == ("outside_hours", expected)
     assert (first["skip"], second["skip"]) == (None, None)
     assert expected <= first["start_at"] < second["start_at"]
-    assert f"skipped: outside_hours until {opens:%Y-%m-%d}" in place.ductile("schedule", "next").out
+    assert f"skipped: outside_hours until {opens:%Y-%m-%d}" in workspace.ductile("schedule", "next").out

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place
+from builders.daemons import Workspace, a_daemon, a_workspace
 from ductile.operations.table import OPERATIONS
 
 FAILS = "#!/bin/sh\necho begun\necho 'no space left' >&2\nexit ${STATUS:-3}\n"
 ONCE = "    retry: {max_attempts: 1}\n"
 
 
-def a_script(place: Place, name: str, text: str, mode: int = 0o755) -> Path:
-    path = place.config.parent / name
+def a_script(workspace: Workspace, name: str, text: str, mode: int = 0o755) -> Path:
+    path = workspace.config.parent / name
     path.write_text(text)
     path.chmod(mode)
     return path
 
 
-def a_place_with(directory: Path, name: str, settings: str) -> Place:
-    return a_place(directory, f"  {name}:\n" + "".join(f"    {line}\n" for line in settings.splitlines()))
+def a_workspace_with(directory: Path, name: str, settings: str) -> Workspace:
+    return a_workspace(directory, f"  {name}:\n" + "".join(f"    {line}\n" for line in settings.splitlines()))
 
 
 # ------------------------------------------------------------------------------------------ scripts
@@ -33,91 +33,97 @@ def a_place_with(directory: Path, name: str, settings: str) -> Place:
 
 @pytest.mark.parametrize("command", ["run", "handle", "poll"])
 def test_a_script_is_a_plugin_and_its_commands_do_the_same(tmp_path: Path, command: str) -> None:
-    place = a_place_with(tmp_path, "hello", "run: ./hello.sh one 'two three'")
-    a_script(place, "hello.sh", '#!/bin/sh\nprintf " %s|" "$@"; pwd\n')
-    ran = place.ductile("run", "hello", command)
-    assert (ran.status, ran.out.strip()) == (0, f"one| two three|{place.config.parent}"), ran
+    workspace = a_workspace_with(tmp_path, "hello", "run: ./hello.sh one 'two three'")
+    a_script(workspace, "hello.sh", '#!/bin/sh\nprintf " %s|" "$@"; pwd\n')
+    ran = workspace.ductile("run", "hello", command)
+    assert (ran.status, ran.out.strip()) == (0, f"one| two three|{workspace.config.parent}"), ran
 
 
 def test_the_payload_is_data_and_never_text_of_the_shell(tmp_path: Path) -> None:
     """On stdin, whole and in variables; a shell that runs the script does not read it."""
-    place = a_place_with(
+    workspace = a_workspace_with(
         tmp_path, "show", """run: 'cat; echo "$DUCTILE_PAYLOAD"; echo "$PAYLOAD_USER_NAME,$PAYLOAD_OK"'"""
     )
     payload = {"user-name": "$(id); `id`", "ok": True, "deep": {"x": 1}}
-    lines = place.ductile("run", "show", "--payload", json.dumps(payload)).out.splitlines()
+    lines = workspace.ductile("run", "show", "--payload", json.dumps(payload)).out.splitlines()
     assert json.loads(lines[0]) == json.loads(lines[1]) == payload
     assert lines[2] == "$(id); `id`,true"
 
 
 def test_a_list_is_an_argv_and_cwd_and_env_are_its_own(tmp_path: Path) -> None:
-    place = a_place_with(
+    workspace = a_workspace_with(
         tmp_path, "look", "run: [sh, -c, 'pwd; echo $WORD $1', x, '$HOME']\ncwd: below\nenv: {WORD: w}"
     )
-    (place.config.parent / "below").mkdir()
-    assert place.ductile("run", "look").out.split() == [str(place.config.parent / "below"), "w", "$HOME"]
+    (workspace.config.parent / "below").mkdir()
+    assert workspace.ductile("run", "look").out.split() == [
+        str(workspace.config.parent / "below"),
+        "w",
+        "$HOME",
+    ]
 
 
 def test_json_is_parsed_and_a_parse_failure_is_a_protocol_error(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "js", f"run: [cat, answer]\noutput: json\n{ONCE.strip()}")
-    (place.config.parent / "answer").write_text('{"n": 12345678901234567890}')
-    assert place.said("run", "js")["result"]["result"] == {"n": 12345678901234567890}
-    (place.config.parent / "answer").write_text("nothing")
-    failed = place.said("run", "js", status=1)
+    workspace = a_workspace_with(tmp_path, "js", f"run: [cat, answer]\noutput: json\n{ONCE.strip()}")
+    (workspace.config.parent / "answer").write_text('{"n": 12345678901234567890}')
+    assert workspace.json("run", "js")["result"]["result"] == {"n": 12345678901234567890}
+    (workspace.config.parent / "answer").write_text("nothing")
+    failed = workspace.json("run", "js", status=1)
     assert failed["executions"][0]["reason"] == "protocol_error"
     assert failed["result"]["stdout"] == "nothing"
 
 
 def test_a_script_may_answer_in_the_protocol(tmp_path: Path) -> None:
     """It gets the request then, and keeps state."""
-    place = a_place_with(tmp_path, "plug", "run: ./plug.sh\noutput: protocol")
+    workspace = a_workspace_with(tmp_path, "plug", "run: ./plug.sh\noutput: protocol")
     a_script(
-        place,
+        workspace,
         "plug.sh",
         "#!/bin/sh\n"
         """grep -q '"protocol":2' && echo '{"status": "ok", "result": "r", "state_updates": {"a": 1}}'\n""",
     )
-    assert place.ductile("run", "plug").out == "r\n"
-    assert place.said("plugin", "state", "plug")["state"] == {"a": 1}
+    assert workspace.ductile("run", "plug").out == "r\n"
+    assert workspace.json("plugin", "state", "plug")["state"] == {"a": 1}
 
 
 def test_an_empty_output_is_a_success(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "quiet", "run: 'true'")
-    done = place.said("run", "quiet")
+    workspace = a_workspace_with(tmp_path, "quiet", "run: 'true'")
+    done = workspace.json("run", "quiet")
     assert (done["status"], done["result"]["result"]) == ("succeeded", "")
 
 
 def test_a_failure_keeps_both_outputs_and_shows_each_once(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "bad", f"run: ./bad.sh\n{ONCE.strip()}")
-    a_script(place, "bad.sh", FAILS)
-    failed = place.ductile("run", "bad")
+    workspace = a_workspace_with(tmp_path, "bad", f"run: ./bad.sh\n{ONCE.strip()}")
+    a_script(workspace, "bad.sh", FAILS)
+    failed = workspace.ductile("run", "bad")
     assert failed.status == 1
     assert failed.err.count("begun") == failed.err.count("no space left") == 1
-    job = place.said("job", "show", "last")
+    job = workspace.json("job", "show", "last")
     assert job["last_error"] == "exited with status 3; stderr ends with: no space left"
     assert (job["result"]["stdout"], job["result"]["stderr"]) == ("begun\n", "no space left\n")
-    (execution,) = place.said("job", "logs", "last")["executions"]
+    (execution,) = workspace.json("job", "logs", "last")["executions"]
     assert (execution["result"], execution["stdout"], execution["stderr"]) == (
         None,
         "begun\n",
         "no space left\n",
     )
-    assert place.ductile("job", "show", "last").out.count("begun") == 1
+    assert workspace.ductile("job", "show", "last").out.count("begun") == 1
 
 
 def test_the_output_of_a_success_is_shown_once(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "good", "run: echo unmistakable")
-    place.ductile("run", "good")
-    assert place.ductile("job", "show", "last").out.count("unmistakable") == 1
-    assert place.ductile("job", "logs", "last").out.count("unmistakable") == 1
-    (execution,) = place.said("job", "logs", "last")["executions"]
+    workspace = a_workspace_with(tmp_path, "good", "run: echo unmistakable")
+    workspace.ductile("run", "good")
+    assert workspace.ductile("job", "show", "last").out.count("unmistakable") == 1
+    assert workspace.ductile("job", "logs", "last").out.count("unmistakable") == 1
+    (execution,) = workspace.json("job", "logs", "last")["executions"]
     assert (execution["result"], execution["stdout"]) == (None, "unmistakable\n")
 
 
 def test_a_timeout_keeps_what_was_printed(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "slow", f"run: echo begun; sleep 60\ntimeout: 500ms\n{ONCE.strip()}")
-    place.ductile("run", "slow")
-    job = place.said("job", "show", "last")
+    workspace = a_workspace_with(
+        tmp_path, "slow", f"run: echo begun; sleep 60\ntimeout: 500ms\n{ONCE.strip()}"
+    )
+    workspace.ductile("run", "slow")
+    job = workspace.json("job", "show", "last")
     assert (job["reason"], job["executions"][0]["status"]) == ("attempts_exhausted", "timed_out")
     assert job["result"]["stdout"] == "begun\n"
 
@@ -130,34 +136,34 @@ def test_retry_on_decides_which_exit_is_retried(
     tmp_path: Path, rule: str, status: int, retried: bool
 ) -> None:
     line = f"\nretry_on: {rule}" if rule else ""
-    place = a_place_with(tmp_path, "bad", f"run: ./bad.sh\nenv: {{STATUS: {status}}}{line}")
-    a_script(place, "bad.sh", FAILS)
-    job = place.said("run", "bad", "--retry", status=1)
+    workspace = a_workspace_with(tmp_path, "bad", f"run: ./bad.sh\nenv: {{STATUS: {status}}}{line}")
+    a_script(workspace, "bad.sh", FAILS)
+    job = workspace.json("run", "bad", "--retry", status=1)
     assert (job["status"] == "queued") is retried, job
 
 
 def test_its_event_is_routed_and_a_pipeline_uses_it(tmp_path: Path) -> None:
-    place = a_place(
+    workspace = a_workspace(
         tmp_path,
         "  first: {run: echo out}\n  second: {run: cat}\n  third: {run: 'echo \"got $PAYLOAD_RESULT\"'}\n"
         "routes:\n  - {from: first, event_type: first.done, to: second}\n"
         "pipelines:\n  - {name: flow, steps: [{id: a, uses: first}, {id: b, uses: third}]}\n",
     )
-    assert place.ductile("config", "check").status == 0, place.ductile("config", "check")
-    place.ductile("run", "first")
-    (second,) = place.said("job", "list", "--plugin", "second")["jobs"]
-    shown = place.said("job", "show", second["job_id"])
+    assert workspace.ductile("config", "check").status == 0, workspace.ductile("config", "check")
+    workspace.ductile("run", "first")
+    (second,) = workspace.json("job", "list", "--plugin", "second")["jobs"]
+    shown = workspace.json("job", "show", second["job_id"])
     assert json.loads(shown["result"]["result"]) == {"exit_code": 0, "result": "out"}
-    assert place.said("pipeline", "run", "flow")["result"]["result"] == "got out"
+    assert workspace.json("pipeline", "run", "flow")["result"]["result"] == "got out"
 
 
 def test_a_schedule_runs_it_in_the_daemon(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "tick", "run: echo tick\nschedule: {after: 1s}")
-    with a_daemon(place) as daemon:
+    workspace = a_workspace_with(tmp_path, "tick", "run: echo tick\nschedule: {after: 1s}")
+    with a_daemon(workspace) as daemon:
         daemon.wait_until(
-            lambda: bool(place.said("job", "list", "--plugin", "tick", "--status", "ok")["jobs"])
+            lambda: bool(workspace.json("job", "list", "--plugin", "tick", "--status", "ok")["jobs"])
         )
-    (job,) = place.said("job", "list", "--plugin", "tick")["jobs"]
+    (job,) = workspace.json("job", "list", "--plugin", "tick")["jobs"]
     assert (job["command"], job["submitted_by"]) == ("poll", "scheduler")
 
 
@@ -165,20 +171,20 @@ def test_a_schedule_runs_it_in_the_daemon(tmp_path: Path) -> None:
 
 
 def test_the_program_is_sealed_and_a_change_is_reported(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "job", "run: ./job.sh | cat")
-    program = a_script(place, "job.sh", "#!/bin/sh\necho one\n")
-    assert "plugin job" in place.ductile("config", "lock").out
-    assert "job" not in str(place.said("config", "check")["warnings"])
+    workspace = a_workspace_with(tmp_path, "job", "run: ./job.sh | cat")
+    program = a_script(workspace, "job.sh", "#!/bin/sh\necho one\n")
+    assert "plugin job" in workspace.ductile("config", "lock").out
+    assert "job" not in str(workspace.json("config", "check")["warnings"])
     program.write_text("#!/bin/sh\necho two\n")
-    assert "plugin job has changed since it was sealed" in str(place.said("config", "check")["warnings"])
-    assert "plugin job" in place.ductile("plugin", "lock", "job").out
+    assert "plugin job has changed since it was sealed" in str(workspace.json("config", "check")["warnings"])
+    assert "plugin job" in workspace.ductile("plugin", "lock", "job").out
 
 
 def test_a_program_from_the_path_is_not_sealed(tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, "job", "run: echo hello")
-    assert "plugin job" not in place.ductile("config", "lock").out
-    assert not place.said("config", "check")["warnings"]
-    assert "found by PATH" in place.ductile("plugin", "lock", "job").err
+    workspace = a_workspace_with(tmp_path, "job", "run: echo hello")
+    assert "plugin job" not in workspace.ductile("config", "lock").out
+    assert not workspace.json("config", "check")["warnings"]
+    assert "found by PATH" in workspace.ductile("plugin", "lock", "job").err
 
 
 @pytest.mark.parametrize(
@@ -193,14 +199,14 @@ def test_a_program_from_the_path_is_not_sealed(tmp_path: Path) -> None:
     ],
 )
 def test_a_program_that_cannot_run_is_refused(tmp_path: Path, run: str, mode: int, words: str) -> None:
-    place = a_place_with(tmp_path, "job", f"run: {run}")
-    a_script(place, "it.sh", "#!/bin/sh\n", mode)
-    (entry,) = [each for each in place.said("plugin", "list")["plugins"] if each["name"] == "job"]
+    workspace = a_workspace_with(tmp_path, "job", f"run: {run}")
+    a_script(workspace, "it.sh", "#!/bin/sh\n", mode)
+    (entry,) = [each for each in workspace.json("plugin", "list")["plugins"] if each["name"] == "job"]
     assert entry["status"] == "refused"
     assert words in entry["reason"]
-    assert place.ductile("config", "check").status == 78
-    assert words in place.ductile("plugin", "check", "job").out
-    assert words in place.ductile("run", "job").err
+    assert workspace.ductile("config", "check").status == 78
+    assert words in workspace.ductile("plugin", "check", "job").out
+    assert words in workspace.ductile("run", "job").err
 
 
 @pytest.mark.parametrize(
@@ -216,7 +222,7 @@ def test_a_program_that_cannot_run_is_refused(tmp_path: Path, run: str, mode: in
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, plugins: str, words: str) -> None:
-    found = a_place(tmp_path, plugins).ductile("config", "check")
+    found = a_workspace(tmp_path, plugins).ductile("config", "check")
     assert found.status == 78
     assert words in found.out
 
@@ -224,62 +230,64 @@ def test_mistakes_are_named(tmp_path: Path, plugins: str, words: str) -> None:
 # --------------------------------------------------------------------------------------------- exec
 
 
-def exec_job(place: Place) -> dict[str, Any]:
-    return place.said("job", "show", "last:exec")
+def exec_job(workspace: Workspace) -> dict[str, Any]:
+    return workspace.json("job", "show", "last:exec")
 
 
 def test_exec_runs_a_command_once_where_it_was_typed(tmp_path: Path) -> None:
     """Without a daemon: it is a job with a log, and its outcome is the exit status."""
-    place = a_place(tmp_path)
-    ran = place.terminal.ductile(
+    workspace = a_workspace(tmp_path)
+    ran = workspace.terminal.ductile(
         "exec", "--name", "where", "--config", "demo", "--", "sh", "-c", "pwd; echo e >&2; cat"
     )
     assert ran.status == 0, ran
-    assert ran.out.strip() == str(place.directory)
+    assert ran.out.strip() == str(workspace.directory)
     assert "e" in ran.err
-    job = exec_job(place)
+    job = exec_job(workspace)
     assert (job["plugin"], job["command"], job["max_attempts"]) == ("exec", "where", 1)
     assert job["payload"]["argv"][1:] == ["-c", "pwd; echo e >&2; cat"]
-    assert place.terminal.ductile("exec", "--config", "demo", "--", "sh", "-c", "exit 5").status == 1
-    assert "exited with status 5" in place.ductile("job", "explain", "last:exec").out
+    assert workspace.terminal.ductile("exec", "--config", "demo", "--", "sh", "-c", "exit 5").status == 1
+    assert "exited with status 5" in workspace.ductile("job", "explain", "last:exec").out
 
 
 def test_exec_in_the_daemon_survives_a_reload_and_can_be_retried(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     waits = ("sh", "-c", f"test -e {tmp_path}/ok || {{ cat {gate}; exit 4; }}; echo fine")
-    with a_daemon(place) as daemon:
+    with a_daemon(workspace) as daemon:
         # The first fills the only worker, if there is one only; the second waits on the queue or runs.
-        held = place.terminal.ductile("exec", "--no-wait", "--config", "demo", "--", *waits).out.strip()
+        held = workspace.terminal.ductile("exec", "--no-wait", "--config", "demo", "--", *waits).out.strip()
         daemon.wait_until_started(held)
         queued = [
-            place.terminal.ductile(
+            workspace.terminal.ductile(
                 "exec", "--no-wait", "--config", "demo", "--", "sh", "-c", f"cat {gate}"
             ).out.strip()
             for _ in range(os.cpu_count() or 1)
         ]
-        place.append("  more: {run: 'true'}\n")
-        assert place.ductile("reload").status == 0
-        states = {place.said("job", "show", each)["status"] for each in queued}
+        workspace.append("  more: {run: 'true'}\n")
+        assert workspace.ductile("reload").status == 0
+        states = {workspace.json("job", "show", each)["status"] for each in queued}
         assert states <= {"queued", "running"}
         for each in queued:
-            place.ductile("job", "cancel", each)
+            workspace.ductile("job", "cancel", each)
         gate.write_bytes(b"")
-        assert place.ductile("job", "wait", held).status == 1
+        assert workspace.ductile("job", "wait", held).status == 1
         (tmp_path / "ok").touch()
-        place.ductile("job", "retry", held)
-        assert place.ductile("job", "wait", held).status == 0
-        assert place.said("job", "show", held)["result"]["result"] == "fine"
+        workspace.ductile("job", "retry", held)
+        assert workspace.ductile("job", "wait", held).status == 0
+        assert workspace.json("job", "show", held)["result"]["result"] == "fine"
 
 
 def test_exec_ends_a_command_at_its_timeout(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     assert (
-        place.terminal.ductile("exec", "--timeout", "300ms", "--config", "demo", "--", "sleep", "60").status
+        workspace.terminal.ductile(
+            "exec", "--timeout", "300ms", "--config", "demo", "--", "sleep", "60"
+        ).status
         == 1
     )
-    job = exec_job(place)
+    job = exec_job(workspace)
     assert job["executions"][0]["status"] == "timed_out"
     assert job["executions"][0]["signal"] == signal.SIGTERM
 
@@ -294,7 +302,7 @@ def test_exec_ends_a_command_at_its_timeout(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_with_exec(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    ran = a_place(tmp_path).terminal.ductile("exec", "--config", "demo", *words)
+    ran = a_workspace(tmp_path).terminal.ductile("exec", "--config", "demo", *words)
     assert ran.status in (1, 2)
     assert message in ran.err
 
@@ -302,8 +310,8 @@ def test_mistakes_with_exec(tmp_path: Path, words: tuple[str, ...], message: str
 def test_exec_cannot_be_reached_over_http(tmp_path: Path) -> None:
     """Its operation has no route, and no token can run its plugin by name."""
     assert OPERATIONS["job.exec"].http is None
-    place = a_place(tmp_path)
-    refused = place.ductile(
+    workspace = a_workspace(tmp_path)
+    refused = workspace.ductile(
         "run", "exec", "run", "--payload", '{"argv": ["/bin/true"], "cwd": "/", "timeout": 1}'
     )
     assert refused.status != 0
@@ -311,45 +319,47 @@ def test_exec_cannot_be_reached_over_http(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_of_exec_runs_nothing(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     made = tmp_path / "made"
-    ran = place.terminal.ductile("exec", "--config", "demo", "--dry-run", "--json", "--", "touch", str(made))
+    ran = workspace.terminal.ductile(
+        "exec", "--config", "demo", "--dry-run", "--json", "--", "touch", str(made)
+    )
     assert json.loads(ran.out)["dry_run"] is True
     assert not made.exists()
-    assert not place.said("job", "list", "--plugin", "exec")["jobs"]
+    assert not workspace.json("job", "list", "--plugin", "exec")["jobs"]
 
 
 def test_a_configuration_of_scripts_needs_no_plugin_root(tmp_path: Path) -> None:
-    place = Place(directory=tmp_path)
-    place.config.parent.mkdir()
-    place.config.write_text("plugins:\n  hello: {run: echo hello}\n")
-    place.ductile("config", "lock")
-    assert place.said("config", "check")["warnings"] == []
-    assert place.ductile("run", "hello").out == "hello\n"
+    workspace = Workspace(directory=tmp_path)
+    workspace.config.parent.mkdir()
+    workspace.config.write_text("plugins:\n  hello: {run: echo hello}\n")
+    workspace.ductile("config", "lock")
+    assert workspace.json("config", "check")["warnings"] == []
+    assert workspace.ductile("run", "hello").out == "hello\n"
 
 
 def test_plugin_test_reads_a_script_by_its_exit_status(tmp_path: Path) -> None:
     """It need not keep the protocol. The payload reaches it as it does in a job."""
-    place = a_place(tmp_path)
-    place.append(
+    workspace = a_workspace(tmp_path)
+    workspace.append(
         """  greet: {run: 'echo "hello $PAYLOAD_NAME"'}\n  broken: {run: "echo why >&2; exit 3"}\n"""
     )
-    tested = place.said("plugin", "test", "greet", "--payload", '{"name": "Ada"}')
+    tested = workspace.json("plugin", "test", "greet", "--payload", '{"name": "Ada"}')
     assert [(each["check"], each["verdict"]) for each in tested["checks"]] == [
         ("manifest", "passed"),
         ("answers", "passed"),
         ("repeats", "passed"),
     ]
     assert "hello Ada" in tested["checks"][1]["message"]
-    failed = place.ductile("plugin", "test", "broken")
+    failed = workspace.ductile("plugin", "test", "broken")
     assert failed.status == 1
     assert "exited with status 3; stderr ends with: why" in failed.out
 
 
 def test_a_request_of_a_script_is_run_as_a_job_is(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    place.append("""  greet: {run: 'echo "hello $PAYLOAD_NAME"'}\n""")
+    workspace = a_workspace(tmp_path)
+    workspace.append("""  greet: {run: 'echo "hello $PAYLOAD_NAME"'}\n""")
     request = tmp_path / "request.json"
     request.write_text('{"payload": {"name": "Ada"}}')
-    ran = place.said("plugin", "run", "greet", "--request", str(request))
+    ran = workspace.json("plugin", "run", "greet", "--request", str(request))
     assert (ran["judgement"], ran["result"], ran["stdout"]) == ("ok", "hello Ada", "hello Ada\n")

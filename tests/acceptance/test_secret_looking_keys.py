@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from builders.http import an_api, an_api_place
+from builders.http import an_api, an_api_workspace
 from ductile.errors import Exit
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ PLAIN = {"author": "visible-1", "max_tokens": 77001, "compass": "visible-2", "st
 
 def test_no_surface_shows_or_stores_them(tmp_path: Path) -> None:
     config = json.dumps(VALUES | URLS | PLAIN)
-    place = an_api_place(tmp_path, f"  noted:\n    uses: echo\n    config: {config}\n", scopes=("*",))
+    workspace = an_api_workspace(tmp_path, f"  noted:\n    uses: echo\n    config: {config}\n", scopes=("*",))
     outputs: dict[str, str] = {}
     commands = (
         ("config", "show"),
@@ -47,17 +47,17 @@ def test_no_surface_shows_or_stores_them(tmp_path: Path) -> None:
         ("plugin", "show", "noted"),
         ("plugin", "show", "noted", "--json"),
     )
-    with an_api(place) as api:
+    with an_api(workspace) as api:
         job = api.post("/plugin/noted/poll")
         api.ended(job["job_id"])
         for path in ("/config/view", "/plugin/noted", "/plugins", f"/job/{job['job_id']}"):
             outputs[path] = json.dumps(api.get(path))
         for words in commands:
-            ran = place.ductile(*words)
+            ran = workspace.ductile(*words)
             assert ran.status == Exit.OK, ran
             outputs[" ".join(words)] = ran.out + ran.err
         outputs["log"] = json.dumps(api.daemon.whole_log())
-    for file in (place.config.parent / "data").rglob("*"):
+    for file in (workspace.config.parent / "data").rglob("*"):
         if file.is_file():
             outputs[file.name] = file.read_bytes().decode(errors="replace")
     assert "state.db" in outputs
@@ -70,9 +70,9 @@ def test_no_surface_shows_or_stores_them(tmp_path: Path) -> None:
 
 def test_each_of_them_has_one_warning(tmp_path: Path) -> None:
     config = json.dumps(VALUES | URLS | PLAIN)
-    place = an_api_place(tmp_path, f"  noted:\n    uses: echo\n    config: {config}\n", scopes=("*",))
-    assert place.ductile("config", "lock").status == Exit.OK
-    warnings = place.said("config", "check")["warnings"]
+    workspace = an_api_workspace(tmp_path, f"  noted:\n    uses: echo\n    config: {config}\n", scopes=("*",))
+    assert workspace.ductile("config", "lock").status == Exit.OK
+    warnings = workspace.json("config", "check")["warnings"]
     warned = [warning["key"] for warning in warnings if warning["key"].startswith("plugins.")]
     expected = [f"plugins.noted.config.{key}" for key in (*KEYS, "urls[0]", "urls[1]", "repository", "proxy")]
     assert sorted(warned) == sorted(expected)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from builders.daemons import PATIENCE, a_daemon, a_place
+from builders.daemons import PATIENCE, a_daemon, a_workspace
 
 #: The daemon with one more subscriber, which looks around as soon as the configuration is in force. That is
 #: before what was loaded is taken out of the collector's sight.
@@ -30,9 +30,9 @@ asyncio.run(serve(sys.argv[1], os.environ, subscribers=(look,)))
 
 def test_read_files_do_not_stay_in_memory(tmp_path: Path) -> None:
     """The files hold every token in the clear; the snapshot does not."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", LOOKING, str(place.config)],
+        [sys.executable, "-c", LOOKING, str(workspace.config)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -83,13 +83,13 @@ def test_a_warm_plugin_does_not_find_the_secrets_of_another(tmp_path: Path) -> N
         f"  keeper: {{env: {{DB_PASSWORD: {secret}}}, config: {{token: {secret}}}}}\n"
         f"  searcher: {{env: {{OWN: {known}}}}}\n"
     )
-    place = a_place(tmp_path, more)
-    place.plugin("keeper", KEEPER)
-    directory = place.plugin("searcher", SEARCHER)
-    with a_daemon(place):
+    workspace = a_workspace(tmp_path, more)
+    workspace.plugin("keeper", KEEPER)
+    directory = workspace.plugin("searcher", SEARCHER)
+    with a_daemon(workspace):
         for _ in range(3):
-            assert place.said("run", "keeper")["result"]["result"] == f"warm{len(secret)}"
-            assert place.ductile("run", "searcher").status == 0
+            assert workspace.json("run", "keeper")["result"]["result"] == f"warm{len(secret)}"
+            assert workspace.ductile("run", "searcher").status == 0
             found = (directory / "memory").read_bytes()
             assert known.encode() in found, "nothing was looked at"
             assert secret.encode() not in found
@@ -106,14 +106,14 @@ print(json.dumps({{"status": "ok", "result": str(resource.getrlimit(resource.RLI
 
 def test_the_daemon_leaves_no_core_dump(tmp_path: Path) -> None:
     """Plugins inherit the limit, and may raise it up to the original hard limit."""
-    place = a_place(tmp_path, "  limited: {}\n")
-    place.plugin("limited", LIMITED)
+    workspace = a_workspace(tmp_path, "  limited: {}\n")
+    workspace.plugin("limited", LIMITED)
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
     try:
-        with a_daemon(place) as daemon:
+        with a_daemon(workspace) as daemon:
             limits = Path(f"/proc/{daemon.process.pid}/limits").read_text()
             assert "Max core file size        0 " in limits
-            assert place.said("run", "limited")["result"]["result"] == str((0, hard))
+            assert workspace.json("run", "limited")["result"]["result"] == str((0, hard))
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))

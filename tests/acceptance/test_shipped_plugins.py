@@ -10,7 +10,7 @@ import socket
 import urllib.request
 from pathlib import Path
 
-from builders.daemons import a_daemon, a_place
+from builders.daemons import a_daemon, a_workspace
 from builders.shipped import ROOT
 
 SECRET = "canary-shared-secret"
@@ -23,8 +23,8 @@ def test_shipped_plugins_work_together_under_the_daemon(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.txt"):
         (inbox / name).write_text("x")
         os.utime(inbox / name, (1_700_000_000, 1_700_000_000))
-    place = a_place(tmp_path)
-    place.config.write_text(
+    workspace = a_workspace(tmp_path)
+    workspace.config.write_text(
         f"""\
 plugin_roots: [{ROOT}]
 plugins:
@@ -37,11 +37,11 @@ routes:
   - {{from: if, event_type: picture, to: echo}}
 """
     )
-    with a_daemon(place) as daemon:
-        root = place.said("run", "inbox")
+    with a_daemon(workspace) as daemon:
+        root = workspace.json("run", "inbox")
         daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "echo")
-        tree = place.said("job", "tree", root["job_id"])["tree"]
-        ran = place.said("run", "shell", "handle", "--payload", '{"program": "it"}')
+        tree = workspace.json("job", "tree", root["job_id"])["tree"]
+        ran = workspace.json("run", "shell", "handle", "--payload", '{"program": "it"}')
     assert root["result"]["result"] == "2 added, 0 changed, 0 removed"
     assert [child["plugin"] for child in tree["children"]] == ["if", "if"]
     sorted_ones = [child for child in tree["children"] if child["children"]]
@@ -58,8 +58,8 @@ def free_port() -> int:
 
 def test_a_delivery_of_github_is_routed_by_what_it_is(tmp_path: Path) -> None:
     """From the signed request to the plugin that a route names for this kind of event."""
-    place, port = a_place(tmp_path), free_port()
-    place.config.write_text(
+    workspace, port = a_workspace(tmp_path), free_port()
+    workspace.config.write_text(
         f"""\
 plugin_roots: [{ROOT}]
 plugins:
@@ -79,7 +79,7 @@ webhooks:
       delivery_header: X-GitHub-Delivery
 """
     )
-    assert place.ductile("config", "lock").status == 0
+    assert workspace.ductile("config", "lock").status == 0
     body = json.dumps({"action": "opened", "message": "it is broken", "issue": {"number": 7}}).encode()
     headers = {
         "X-Hub-Signature-256": "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest(),
@@ -87,12 +87,12 @@ webhooks:
         "X-GitHub-Delivery": "d1",
     }
     asked = urllib.request.Request(f"http://127.0.0.1:{port}/github", data=body, headers=headers)
-    with a_daemon(place) as daemon:
+    with a_daemon(workspace) as daemon:
         with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 - our own daemon
             job_id = json.loads(answer.read())["job_id"]
         daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "echo")
-        tree = place.said("job", "tree", job_id)["tree"]
+        tree = workspace.json("job", "tree", job_id)["tree"]
         (child,) = tree["children"]
-        echoed = place.said("job", "show", child["job_id"])
+        echoed = workspace.json("job", "show", child["job_id"])
     assert (child["plugin"], echoed["result"]["result"]) == ("echo", "it is broken")
     assert echoed["payload"]["github"]["number"] == 7

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import Place, a_daemon, a_place, answering
+from builders.daemons import Workspace, a_daemon, a_workspace, answering
 from builders.plugins import a_plugin
 from builders.shipped import ROOT
 
@@ -32,7 +32,7 @@ class Installation:
         shutil.copytree(ROOT, self.package / "shipped_plugins", ignore=ignored)
         self.directory = directory
 
-    def said(self, *words: str, status: int = 0) -> dict[str, Any]:
+    def json(self, *words: str, status: int = 0) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", "ductile", *words, "--config", "demo", "--json"],
             cwd=self.directory,
@@ -61,13 +61,13 @@ def configured(directory: Path, text: str) -> Path:
 def test_a_shipped_plugin_runs_without_a_root(tmp_path: Path) -> None:
     """Naming it is enough, also under another name, and a missing default root is no warning then."""
     configured(tmp_path, CONFIG)
-    place = Place(directory=tmp_path)
-    place.ductile("config", "lock")
-    with a_daemon(place):
-        ran = place.said("run", "again")
+    workspace = Workspace(directory=tmp_path)
+    workspace.ductile("config", "lock")
+    with a_daemon(workspace):
+        ran = workspace.json("run", "again")
     assert ran["result"]["status"] == "ok"
-    assert place.said("config", "check")["warnings"] == []
-    listed = place.said("plugin", "list")
+    assert workspace.json("config", "check")["warnings"] == []
+    listed = workspace.json("plugin", "list")
     assert {each["name"]: each["from"] for each in listed["plugins"]} == {
         "echo": "shipped",
         "again": "shipped",
@@ -77,43 +77,43 @@ def test_a_shipped_plugin_runs_without_a_root(tmp_path: Path) -> None:
 
 
 def test_an_own_plugin_of_that_name_is_used_instead(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    place.plugin("fetch", answering({"status": "ok", "result": "my own"}))
-    place.append("  fetch: {}\n")
-    assert place.said("run", "fetch")["result"]["result"] == "my own"
-    listed = place.said("plugin", "list")
+    workspace = a_workspace(tmp_path)
+    workspace.plugin("fetch", answering({"status": "ok", "result": "my own"}))
+    workspace.append("  fetch: {}\n")
+    assert workspace.json("run", "fetch")["result"]["result"] == "my own"
+    listed = workspace.json("plugin", "list")
     found = {each["name"]: each["from"] for each in listed["plugins"]}
     assert found["fetch"] == str(tmp_path / "demo" / "plugins")
-    messages = [each["message"] for each in place.said("config", "check")["warnings"]]
+    messages = [each["message"] for each in workspace.json("config", "check")["warnings"]]
     assert messages == ["the configuration has never been sealed"]
 
 
 def test_a_refused_own_plugin_is_not_replaced_by_the_shipped_one(tmp_path: Path) -> None:
     """The shipped one may do something else."""
-    place = a_place(tmp_path, "  fetch: {}\n")
+    workspace = a_workspace(tmp_path, "  fetch: {}\n")
     a_plugin(tmp_path / "demo" / "plugins", "fetch", mode=0o644)
-    refused = place.said("config", "check", status=78)["refused"]
+    refused = workspace.json("config", "check", status=78)["refused"]
     assert [(each["name"], each["code"]) for each in refused] == [("fetch", "entrypoint_not_executable")]
 
 
 def test_an_unused_shipped_plugin_is_described_and_suggested(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    assert place.said("plugin", "show", "fetch")["status"] == "available"
-    assert "did you mean fetch?" in place.ductile("plugin", "show", "fetsch").err
-    assert "installed but not active" in place.ductile("run", "fetch").err
-    place.append("  fetsch: {}\n")
-    assert "did you mean fetch?" in place.ductile("config", "check").out
+    workspace = a_workspace(tmp_path)
+    assert workspace.json("plugin", "show", "fetch")["status"] == "available"
+    assert "did you mean fetch?" in workspace.ductile("plugin", "show", "fetsch").err
+    assert "installed but not active" in workspace.ductile("run", "fetch").err
+    workspace.append("  fetsch: {}\n")
+    assert "did you mean fetch?" in workspace.ductile("config", "check").out
 
 
 def test_an_upgrade_of_ductile_needs_no_new_seal(tmp_path: Path) -> None:
     """A shipped plugin changes with the program: no refusal in strict mode, and no warning."""
     configured(tmp_path, f"service: {{strict_mode: true}}\n{CONFIG}")
     installed = Installation(tmp_path)
-    installed.said("config", "lock")
+    installed.json("config", "lock")
     entrypoint = installed.package / "shipped_plugins" / "echo" / "run.py"
     entrypoint.write_text(f"{entrypoint.read_text()}\n# of the next version\n")
-    assert installed.said("config", "check")["warnings"] == []
-    assert installed.said("run", "echo")["result"]["status"] == "ok"
+    assert installed.json("config", "check")["warnings"] == []
+    assert installed.json("run", "echo")["result"]["status"] == "ok"
 
 
 def test_a_root_that_names_the_shipped_plugins_needs_no_new_seal_either(tmp_path: Path) -> None:
@@ -121,21 +121,21 @@ def test_a_root_that_names_the_shipped_plugins_needs_no_new_seal_either(tmp_path
     installed = Installation(tmp_path)
     root = installed.package / "shipped_plugins"
     configured(tmp_path, f"service: {{strict_mode: true}}\nplugin_roots: [{root}]\n{CONFIG}")
-    installed.said("config", "lock")
+    installed.json("config", "lock")
     seal = tmp_path / "demo" / ".checksums"
     content = json.loads(seal.read_text())
     assert content["plugins"] == {}
     content["plugins"]["echo"] = f"blake3:{'0' * 64}"
     seal.write_text(json.dumps(content))
-    assert installed.said("config", "check")["warnings"] == []
+    assert installed.json("config", "check")["warnings"] == []
 
 
 def test_a_sealed_own_plugin_that_vanished_is_reported(tmp_path: Path) -> None:
     """The shipped one of the same name would take its place unnoticed."""
-    place = a_place(tmp_path)
-    place.ductile("config", "lock")
+    workspace = a_workspace(tmp_path)
+    workspace.ductile("config", "lock")
     shutil.rmtree(tmp_path / "demo" / "plugins" / "echo")
-    messages = [each["message"] for each in place.said("config", "check")["warnings"]]
+    messages = [each["message"] for each in workspace.json("config", "check")["warnings"]]
     assert messages == ["plugin echo has changed since it was sealed"]
 
 
@@ -145,11 +145,11 @@ def test_an_installation_that_another_user_can_change_is_refused(tmp_path: Path)
     configured(tmp_path, CONFIG)
     installed = Installation(tmp_path)
     os.chown(installed.package / "shipped_plugins" / "lib" / "README.md", NOBODY, NOBODY)
-    refused = installed.said("config", "check", status=78)["refused"]
+    refused = installed.json("config", "check", status=78)["refused"]
     assert {each["code"] for each in refused} == {"foreign_owner"}
     assert all("install Ductile as root or as the user who runs it" in each["hint"] for each in refused)
     configured(tmp_path, "plugins: {}\n")
-    assert installed.said("plugin", "check")["plugins"] == []
+    assert installed.json("plugin", "check")["plugins"] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

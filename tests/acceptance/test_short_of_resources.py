@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from builders.daemons import Daemon, a_daemon, a_place
+from builders.daemons import Daemon, a_daemon, a_workspace
 
 ONCE = "  once:\n    retry: {max_attempts: 1}\n"
 ANSWER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done"}\'\n'
@@ -34,17 +34,19 @@ def no_more_descriptors(daemon: Daemon) -> Iterator[None]:
 
 def test_a_job_waits_until_there_are_descriptors_again(tmp_path: Path) -> None:
     """It was put back, several times, and succeeds in the only attempt that it has."""
-    place = a_place(tmp_path, ONCE)
-    place.plugin("once", ANSWER)
-    with a_daemon(place) as daemon:
-        place.said("job", "show", place.said("run", "echo")["job_id"])  # everything is open that will be
+    workspace = a_workspace(tmp_path, ONCE)
+    workspace.plugin("once", ANSWER)
+    with a_daemon(workspace) as daemon:
+        workspace.json(
+            "job", "show", workspace.json("run", "echo")["job_id"]
+        )  # everything is open that will be
         with no_more_descriptors(daemon):
-            job_id = place.said("run", "once", "--no-wait")["job_id"]
+            job_id = workspace.json("run", "once", "--no-wait")["job_id"]
             postponed = daemon.wait_for("job.postponed", lambda line: line["execution"] == 2)
             assert postponed["job_id"] == job_id
             assert postponed["reason"] == "no_resources"
             assert "Too many open files" in postponed["error"]
-        ended = place.said("job", "wait", job_id)
+        ended = workspace.json("job", "wait", job_id)
         assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
         first, *_ = ended["executions"]
         assert (first["status"], first["reason"]) == ("interrupted", "no_resources")

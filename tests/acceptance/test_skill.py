@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import a_place
+from builders.daemons import a_workspace
 from builders.http import api_section, token_for
 from builders.pages import Reader
 from ductile.cli.command_table import NOUNS
@@ -32,12 +32,12 @@ STOP = "<!-- before: ductile system stop -->\n"
 def skill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The files of an exported skill by their names. The configuration has secrets."""
     directory = tmp_path_factory.mktemp("skill")
-    place = a_place(directory, "  said: {uses: echo, config: {api_key: canary-key}}\n")
-    place.config.write_text(api_section() + place.config.read_text())
-    done = place.said("skill", "export", "out")
-    again = place.said("skill", "export", "out")
+    workspace = a_workspace(directory, "  said: {uses: echo, config: {api_key: canary-key}}\n")
+    workspace.config.write_text(api_section() + workspace.config.read_text())
+    done = workspace.json("skill", "export", "out")
+    again = workspace.json("skill", "export", "out")
     assert again == done
-    refused = place.said("skill", "export", "demo", status=2)["error"]
+    refused = workspace.json("skill", "export", "demo", status=2)["error"]
     assert "no exported skill" in refused["message"]
     return {name: (directory / "out" / name).read_text() for name in done["files"]}
 

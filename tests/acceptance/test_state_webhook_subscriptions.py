@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import answering
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 from builders.receivers import Received, Receiver, Reply, a_receiver
 
 SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 20s, backoff_base: 100ms, max_attempts: 4}\n"
@@ -45,11 +45,11 @@ NINE_KEYS = [
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     plugins = "  gated: {}\n  broken: {retry: {max_attempts: 1}}\n"
-    place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=SETTINGS + PIPELINES)
-    place.plugin("gated", GATED)
-    place.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
-    place.ductile("config", "lock")
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), plugins, more=SETTINGS + PIPELINES)
+    workspace.plugin("gated", GATED)
+    workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
+    workspace.ductile("config", "lock")
+    with an_api(workspace) as running:
         yield running
 
 
@@ -91,7 +91,7 @@ def test_a_duplicate_of_a_live_job_is_sent_its_further_states(
 
 def planned(api: Api, job_id: str, receiver: Receiver) -> list[str]:
     """The states that the outbox holds for this receiver, sent or not, oldest first."""
-    rows = api.place.said("webhook", "deliveries", "--job", job_id)["deliveries"]
+    rows = api.workspace.json("webhook", "deliveries", "--job", job_id)["deliveries"]
     return [row["state"] for row in reversed(rows) if f":{receiver.port}/" in row["url"]]
 
 
@@ -180,8 +180,8 @@ def test_the_command_line_chooses_the_states(api: Api, tmp_path: Path) -> None:
         payload = f'{{"gate": "{gate}"}}'
         options = ("--payload", payload, "--state-webhook-url", receiver.url())
         chosen = ("--state-webhook-events", "done,failed", "--no-wait")
-        api.place.said("run", "gated", "handle", *options, *chosen)
-        api.place.said("pipeline", "run", "gated", *options, *chosen)
+        api.workspace.json("run", "gated", "handle", *options, *chosen)
+        api.workspace.json("pipeline", "run", "gated", *options, *chosen)
         receiver.wait_for(lambda requests: len(requests) >= 2)
     assert receiver.states() == ["done", "done"]
 
@@ -207,7 +207,9 @@ def test_a_receiver_that_is_gone_is_not_sent_it_again(api: Api) -> None:
         body = {"state_webhook_url": receiver.url(), "state_webhook_events": ["done"]}
         job_id = api.post("/plugin/echo/handle", body)["job_id"]
         lost = api.daemon.wait_for("delivery.gone", lambda line: line["job_id"] == job_id)
-        (row,) = api.place.said("webhook", "deliveries", "--status", "gone", "--job", job_id)["deliveries"]
+        (row,) = api.workspace.json("webhook", "deliveries", "--status", "gone", "--job", job_id)[
+            "deliveries"
+        ]
     assert (row["id"], row["status"], row["attempts"], row["last_status"]) == (
         lost["delivery"],
         "gone",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import PATIENCE, a_daemon, a_place
+from builders.daemons import PATIENCE, a_daemon, a_workspace
 from ductile.admin.config import open_configuration
 from ductile.admin.systemd_unit import systemd_unit
 
@@ -36,11 +36,11 @@ def heard(manager: socket.socket, state: str) -> str:
 
 def test_systemd_is_notified_of_each_stage(tmp_path: Path) -> None:
     """Ready only after recovery, a reload from beginning to end, and that it stops."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     address = tmp_path / "notify"
-    with a_manager(address) as manager, a_daemon(place, {"NOTIFY_SOCKET": str(address)}) as daemon:
+    with a_manager(address) as manager, a_daemon(workspace, {"NOTIFY_SOCKET": str(address)}) as daemon:
         assert heard(manager, "READY=1").startswith("READY=1")
-        place.ductile("reload")
+        workspace.ductile("reload")
         shown = heard(manager, "READY=1")
         assert shown.startswith("RELOADING=1\nMONOTONIC_USEC=")
         assert daemon.end() == 0
@@ -49,27 +49,27 @@ def test_systemd_is_notified_of_each_stage(tmp_path: Path) -> None:
 
 def test_the_watchdog_is_fed_while_the_loop_turns(tmp_path: Path) -> None:
     """Twice in each period; a daemon whose loop hangs is heard of no more."""
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     address = tmp_path / "notify"
     variables = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "200000"}
-    with a_manager(address) as manager, a_daemon(place, variables):
+    with a_manager(address) as manager, a_daemon(workspace, variables):
         for _ in range(3):
             heard(manager, "WATCHDOG=1")
 
 
 def test_a_watchdog_for_another_process_is_not_ours(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     address = tmp_path / "notify"
     variables = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
-    with a_manager(address) as manager, a_daemon(place, variables) as daemon:
+    with a_manager(address) as manager, a_daemon(workspace, variables) as daemon:
         daemon.end()
         assert "WATCHDOG=1" not in heard(manager, "STOPPING=1")
 
 
 def test_the_unit_says_how_to_run_it(tmp_path: Path) -> None:
     """Notify, reload, restarts without an end but for exit 78, a stop that outlasts the grace."""
-    place = a_place(tmp_path)
-    unit = place.ductile("system", "unit", "--user", "robot").out
+    workspace = a_workspace(tmp_path)
+    unit = workspace.ductile("system", "unit", "--user", "robot").out
     settings = dict(re.findall(r"^([A-Za-z]+)=(.*)$", unit, re.MULTILINE))
     expected = {
         "Type": "notify",
@@ -103,9 +103,9 @@ def test_the_unit_uses_keys_that_its_systemd_knows(
     tmp_path: Path, version: int | None, missing: set[str]
 ) -> None:
     """Others would be complained about at each start. Without growing pauses the one pause is longer."""
-    place = a_place(tmp_path)
-    snapshot = open_configuration(place.config, {}).snapshot
-    unit = systemd_unit(snapshot, place.config.parent, Path("/bin/ductile"), "robot", version=version)
+    workspace = a_workspace(tmp_path)
+    snapshot = open_configuration(workspace.config, {}).snapshot
+    unit = systemd_unit(snapshot, workspace.config.parent, Path("/bin/ductile"), "robot", version=version)
     keys = dict(re.findall(r"^([A-Za-z]+)=(.*)$", unit, re.MULTILINE))
     assert missing.isdisjoint(keys)
     assert keys["RestartSec"] == ("10" if missing else "1")
@@ -115,17 +115,19 @@ def test_the_unit_uses_keys_that_its_systemd_knows(
 
 def test_a_store_below_var_lib_is_made_by_systemd(tmp_path: Path) -> None:
     """The directory belongs to the user of the service before the daemon looks at it."""
-    place = a_place(tmp_path)
-    assert "StateDirectory=" not in place.ductile("system", "unit").out
-    place.config.write_text(place.config.read_text() + "state: {path: /var/lib/ductile-test/state.db}\n")
-    unit = place.ductile("system", "unit").out
+    workspace = a_workspace(tmp_path)
+    assert "StateDirectory=" not in workspace.ductile("system", "unit").out
+    workspace.config.write_text(
+        workspace.config.read_text() + "state: {path: /var/lib/ductile-test/state.db}\n"
+    )
+    unit = workspace.ductile("system", "unit").out
     assert "\nStateDirectory=ductile-test\nStateDirectoryMode=0700\n" in unit
     assert "\nWorkingDirectory=/var/lib/ductile-test\n" in unit
 
 
 def test_the_unit_names_the_user_to_operate_it_as(tmp_path: Path) -> None:
     """The socket and the files are for the user of the service alone."""
-    unit = a_place(tmp_path).ductile("system", "unit", "--user", "robot").out
+    unit = a_workspace(tmp_path).ductile("system", "unit", "--user", "robot").out
     assert re.search(
         rf"^#   sudo -u robot \S*ductile status --config {tmp_path / 'demo'}$", unit, re.MULTILINE
     )
@@ -133,10 +135,10 @@ def test_the_unit_names_the_user_to_operate_it_as(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
+    workspace = a_workspace(tmp_path)
     (tmp_path / "demo" / "data").mkdir()
     file = tmp_path / "ductile-test.service"
-    file.write_text(place.ductile("system", "unit", "--user", "root").out + "\n")
+    file.write_text(workspace.ductile("system", "unit", "--user", "root").out + "\n")
     checked = subprocess.run(
         ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False, timeout=60
     )

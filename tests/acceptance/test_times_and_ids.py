@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from builders.daemons import a_place
+from builders.daemons import a_workspace
 from builders.terminal import Terminal
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
@@ -29,23 +29,23 @@ def test_an_instant_as_people_see_it() -> None:
 
 
 def test_lists_of_jobs_are_short_and_exact_if_asked(tmp_path: Path) -> None:
-    place = a_place(tmp_path)
-    assert place.ductile("run", "echo").status == 0
-    (job,) = place.said("job", "list")["jobs"]
-    row = place.ductile("job", "list").out.splitlines()[1]
+    workspace = a_workspace(tmp_path)
+    assert workspace.ductile("run", "echo").status == 0
+    (job,) = workspace.json("job", "list")["jobs"]
+    row = workspace.ductile("job", "list").out.splitlines()[1]
     assert row.startswith(f"{job['job_id'][-8:]}  echo")
     assert re.search(r" (now|\d+ (?:s|min) ago)$", row)
-    exact = place.ductile("job", "list", "-v").out.splitlines()[1]
+    exact = workspace.ductile("job", "list", "-v").out.splitlines()[1]
     assert exact.startswith(job["job_id"])
     assert exact.endswith(job["created_at"])
-    assert place.said("job", "show", row.split()[0])["job_id"] == job["job_id"]
+    assert workspace.json("job", "show", row.split()[0])["job_id"] == job["job_id"]
 
 
 def test_the_time_zone_of_the_user_counts(tmp_path: Path) -> None:
     """For what is shown, and for what is typed."""
-    place = a_place(tmp_path)
-    place.ductile("run", "echo")
-    (job,) = place.said("job", "list")["jobs"]
+    workspace = a_workspace(tmp_path)
+    workspace.ductile("run", "echo")
+    (job,) = workspace.json("job", "list")["jobs"]
     zone = "Pacific/Kiritimati"
     there = Terminal(directory=tmp_path, variables={"TZ": zone})
     local = datetime.fromisoformat(job["created_at"]).astimezone(ZoneInfo(zone))

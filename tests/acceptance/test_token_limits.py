@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_workspace, token_for
 
 #: Answers with a cost.
 PRICED = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done", "cost": 0.75}\'\n'
@@ -29,12 +29,12 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         f'      - {{name: {name}, token: "{token_for(name)}", scopes: ["*"], limits: {limits}}}\n'
         for name, limits in LIMITS.items()
     )
-    place = an_api_place(directory, PLUGINS)
-    written = place.config.read_text()
+    workspace = an_api_workspace(directory, PLUGINS)
+    written = workspace.config.read_text()
     head, auth, rest = written.partition("    tokens:\n")
-    place.config.write_text(f"{head}{auth}{tokens}{rest}{PIPELINES}")
-    place.plugin("priced", PRICED)
-    with an_api(place) as running:
+    workspace.config.write_text(f"{head}{auth}{tokens}{rest}{PIPELINES}")
+    workspace.plugin("priced", PRICED)
+    with an_api(workspace) as running:
         yield running
 
 
@@ -55,13 +55,13 @@ def test_what_exceeds_a_limit_is_refused_and_starts_nothing(api: Api) -> None:
     tool = api.ask("POST", "/tools/run__echo__handle", {"arguments": {"payload": {}}}, token=token)
     assert (tool.status, tool.code) == (429, "limit_reached")
     assert len([job for job in api.get("/jobs?limit=200")["jobs"] if job["submitted_detail"] == "two"]) == 2
-    shown = api.place.said("token", "show", "two")
+    shown = api.workspace.json("token", "show", "two")
     assert [(each["limit"], each["used"], each["maximum"]) for each in shown["limits"]] == [
         ("jobs_per_day", 2, 2)
     ]
     page = api.ask("GET", "/metrics").content.decode()
     assert 'ductile_token_limit_used{limit="jobs_per_day",target="",token="two"} 2.0' in page
-    assert "jobs_per_day" in api.place.ductile("token", "show", "two").out
+    assert "jobs_per_day" in api.workspace.ductile("token", "show", "two").out
 
 
 def test_a_token_with_limits_makes_none_without(api: Api) -> None:
@@ -99,7 +99,7 @@ def test_the_cost_of_steps_counts_for_the_token(api: Api) -> None:
         assert api.ended(runs[-1])["token"] == "money"
     (step,) = api.get(f"/jobs?run={runs[0]}")["jobs"]
     assert (step["token"], step["cost"]) == ("money", 0.75)
-    shown = api.place.ductile("job", "show", step["job_id"]).out
+    shown = api.workspace.ductile("job", "show", step["job_id"]).out
     assert re.search(r"token +money\n", shown)
     assert re.search(r"cost +0\.75\n", shown)
     refused = api.ask("POST", "/pipeline/chain", {}, token=token)
@@ -116,29 +116,31 @@ def test_a_limit_of_a_pipeline_leaves_plugins_alone(api: Api) -> None:
 
 def test_a_limit_of_an_unknown_plugin_is_an_error(api: Api, tmp_path: Path) -> None:
     """It would limit nothing."""
-    place = an_api_place(tmp_path, PLUGINS)
-    place.plugin("priced", PRICED)
-    written = place.config.read_text().replace(
+    workspace = an_api_workspace(tmp_path, PLUGINS)
+    workspace.plugin("priced", PRICED)
+    written = workspace.config.read_text().replace(
         'scopes: ["*"]}', 'scopes: ["*"], limits: {running: -1, cost_per_day: much, plugins: {prced: {}}}}'
     )
-    place.config.write_text(written)
-    checked = place.ductile("config", "check")
+    workspace.config.write_text(written)
+    checked = workspace.ductile("config", "check")
     assert checked.status == 78
     for text in ("a whole number, 0 or more", "a number, 0 or more"):
         assert text in checked.out + checked.err
-    place.config.write_text(written.replace("running: -1, cost_per_day: much, ", ""))
-    checked = place.ductile("config", "check")
+    workspace.config.write_text(written.replace("running: -1, cost_per_day: much, ", ""))
+    checked = workspace.ductile("config", "check")
     assert "there is no plugin prced" in checked.out + checked.err
 
 
 def test_a_count_survives_the_death_of_the_daemon(tmp_path: Path) -> None:
     """It is committed with the job."""
-    place = an_api_place(tmp_path, PLUGINS)
-    place.plugin("priced", PRICED)
-    limited = place.config.read_text().replace('scopes: ["*"]}', 'scopes: ["*"], limits: {jobs_per_day: 1}}')
-    place.config.write_text(limited)
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path, PLUGINS)
+    workspace.plugin("priced", PRICED)
+    limited = workspace.config.read_text().replace(
+        'scopes: ["*"]}', 'scopes: ["*"], limits: {jobs_per_day: 1}}'
+    )
+    workspace.config.write_text(limited)
+    with an_api(workspace) as running:
         running.post("/plugin/echo/handle", {})
         running.daemon.end(signal.SIGKILL)
-    with an_api(place) as running:
+    with an_api(workspace) as running:
         assert running.ask("POST", "/plugin/echo/handle", {}).code == "limit_reached"

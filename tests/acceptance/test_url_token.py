@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from builders.daemons import Daemon, Place, a_daemon, a_place
+from builders.daemons import Daemon, Workspace, a_daemon, a_workspace
 from builders.shipped import ROOT
 from fakes.withings import FakeWithings
 
@@ -34,17 +34,17 @@ def service() -> Iterator[FakeWithings]:
         yield service
 
 
-def a_place_with(directory: Path, service: FakeWithings) -> Place:
-    place = a_place(directory)
+def a_workspace_with(directory: Path, service: FakeWithings) -> Workspace:
+    workspace = a_workspace(directory)
     config = {
         "client_id": service.client_id,
         "client_secret": service.client_secret,
         "base_url": service.url,
         "auth_url": service.url,
     }
-    place.config.write_text(f"{CONFIG}plugins: {{withings: {{config: {json.dumps(config)}}}}}\n")
-    assert place.ductile("config", "lock").status == 0
-    return place
+    workspace.config.write_text(f"{CONFIG}plugins: {{withings: {{config: {json.dumps(config)}}}}}\n")
+    assert workspace.ductile("config", "lock").status == 0
+    return workspace
 
 
 def listening(daemon: Daemon) -> str:
@@ -64,51 +64,51 @@ def ask(url: str, method: str = "POST", body: bytes | None = b"") -> tuple[int, 
 @pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?other=" + SECRET])
 def test_without_the_secret_nothing_is_accepted(query: str, service: FakeWithings, tmp_path: Path) -> None:
     """Whatever the method; the answer does not say why."""
-    place = a_place_with(tmp_path, service)
-    with a_daemon(place) as daemon:
+    workspace = a_workspace_with(tmp_path, service)
+    with a_daemon(workspace) as daemon:
         url = listening(daemon) + "/hook/withings" + query
         for method in ("POST", "GET", "HEAD"):
             assert ask(url, method, b"" if method == "POST" else None)[0] == 403
-        assert place.said("job", "list")["jobs"] == []
+        assert workspace.json("job", "list")["jobs"] == []
 
 
 def test_a_notification_without_a_signature_becomes_a_job(service: FakeWithings, tmp_path: Path) -> None:
     """HEAD only checks the address. The secret is neither in the job nor in the log."""
-    place = a_place_with(tmp_path, service)
-    with a_daemon(place) as daemon:
+    workspace = a_workspace_with(tmp_path, service)
+    with a_daemon(workspace) as daemon:
         url = listening(daemon) + f"/hook/withings?token={SECRET}"
         assert ask(url, "HEAD", None) == (200, "")
-        assert place.said("job", "list")["jobs"] == []
+        assert workspace.json("job", "list")["jobs"] == []
         form = urlencode({"userid": 1, "appli": 1})
         status, answer = ask(url, "POST", form.encode())
         assert status == 202
-        job = place.said("job", "wait", json.loads(answer)["job_id"])
+        job = workspace.json("job", "wait", json.loads(answer)["job_id"])
         assert job["payload"] == {"body": form}
         assert "about another user" in job["result"]["result"]
         assert ask(url, "PUT")[0] == 405
-        shown = json.dumps(job) + place.ductile("webhook", "list").out
+        shown = json.dumps(job) + workspace.ductile("webhook", "list").out
         assert SECRET not in shown + json.dumps(daemon.whole_log())
 
 
 def test_the_redirect_of_an_authorisation_can_be_received(service: FakeWithings, tmp_path: Path) -> None:
     """At a public address instead of a port of the operator's machine."""
-    place = a_place_with(tmp_path, service)
-    with a_daemon(place) as daemon:
+    workspace = a_workspace_with(tmp_path, service)
+    with a_daemon(workspace) as daemon:
         back = listening(daemon) + f"/oauth/withings?token={SECRET}"
         payload = json.dumps({"redirect_uri": back})
-        started = place.said("run", "withings", "oauth_start", "--payload", payload)["result"]["result"]
+        started = workspace.json("run", "withings", "oauth_start", "--payload", payload)["result"]["result"]
         status, answer = ask(started["url"], "GET", None)
         assert status == 202
-        job = place.said("job", "wait", json.loads(answer)["job_id"])
+        job = workspace.json("job", "wait", json.loads(answer)["job_id"])
         assert (job["status"], set(job["payload"])) == ("succeeded", {"code", "state"})
-        assert "connected to user" in place.said("run", "withings", "health")["result"]["result"]
+        assert "connected to user" in workspace.json("run", "withings", "health")["result"]["result"]
 
 
 def test_a_request_can_be_tried_and_does_not_show_the_secret(service: FakeWithings, tmp_path: Path) -> None:
-    place = a_place_with(tmp_path, service)
-    with a_daemon(place) as daemon:
+    workspace = a_workspace_with(tmp_path, service)
+    with a_daemon(workspace) as daemon:
         address = urlsplit(listening(daemon))
         assert address.port
-        shown = place.ductile("webhook", "send", "withings", "--payload", "{}", "--dry-run", "--json")
+        shown = workspace.ductile("webhook", "send", "withings", "--payload", "{}", "--dry-run", "--json")
         assert shown.status == 0
         assert SECRET not in shown.out

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import BROKEN, Place, a_daemon, a_place
+from builders.daemons import BROKEN, Workspace, a_daemon, a_workspace
 from builders.postgres import STORES, keep_in
 from ductile.core.webhooks.signatures import sign_body
 
@@ -39,20 +39,20 @@ class Hooked:
     """A place with the endpoint `gh`, sealed."""
 
     def __init__(self, directory: Path) -> None:
-        self.place: Place = a_place(directory, "  telling: {retry: {backoff_base: 100ms}}\n")
-        self.place.plugin("telling", TELLING)
+        self.workspace: Workspace = a_workspace(directory, "  telling: {retry: {backoff_base: 100ms}}\n")
+        self.workspace.plugin("telling", TELLING)
         self.port = free_port()
         self.configure(ENDPOINT)
 
     def configure(self, *endpoints: str, secret: str = SECRET) -> None:
-        config = self.place.config
+        config = self.workspace.config
         plugins = config.read_text().partition("# hooks\n")[0]
         listed = "".join(f"    - {endpoint}\n" for endpoint in endpoints) or "    []\n"
         config.write_text(
             f"{plugins}# hooks\ntokens: [{{name: gh, key: {secret}}}]\n"
             f"webhooks:\n  listen: 127.0.0.1:{self.port}\n  endpoints:\n{listed}"
         )
-        assert self.place.ductile("config", "lock").status == 0
+        assert self.workspace.ductile("config", "lock").status == 0
 
     def post(
         self, body: bytes, *, path: str = "/hook/github", secret: str = SECRET, **headers: str
@@ -80,12 +80,12 @@ def hooked(tmp_path: Path) -> Hooked:
 @pytest.mark.parametrize("store", STORES)
 def test_a_webhook_runs_the_plugin(hooked: Hooked, store: str) -> None:
     """The plugin sees `webhook.<name>`, the object and the headers, and no credential."""
-    keep_in(store, hooked.place.config)
-    assert hooked.place.ductile("config", "lock").status == 0
-    with a_daemon(hooked.place) as daemon:
+    keep_in(store, hooked.workspace.config)
+    assert hooked.workspace.ductile("config", "lock").status == 0
+    with a_daemon(hooked.workspace) as daemon:
         status, said = hooked.post(b'{"action": "opened"}', X_GitHub_Event="issues", X_GitHub_Delivery="d1")
         assert status == 202
-        job = hooked.place.said("job", "wait", said["job_id"])
+        job = hooked.workspace.json("job", "wait", said["job_id"])
         again = hooked.post(b'{"action": "opened"}', X_GitHub_Delivery="d1")
         assert again[1]["job_id"] == said["job_id"]
         assert (again[1]["deduplicated"], again[1]["status"]) == (True, "succeeded")
@@ -100,14 +100,14 @@ def test_a_webhook_runs_the_plugin(hooked: Hooked, store: str) -> None:
 @pytest.mark.parametrize("target", ["plugin: telling", "pipeline: tells", "event: pushed"])
 def test_the_plugin_sees_the_id_of_the_delivery(hooked: Hooked, target: str) -> None:
     """`delivery_header` becomes the event's key, whatever it starts; a redelivery is known."""
-    config = hooked.place.config
+    config = hooked.workspace.config
     config.write_text(
         "pipelines: [{name: tells, on: pushed, steps: [{uses: telling}]}]\n" + config.read_text()
     )
     hooked.configure(f"{{path: /hook/github, name: gh, {target}, delivery_header: X-Id, secret_ref: gh}}")
-    with a_daemon(hooked.place):
+    with a_daemon(hooked.workspace):
         said = hooked.post(b"{}", X_Id="d1")[1]
-        job = hooked.place.said("job", "wait", said["job_id"])
+        job = hooked.workspace.json("job", "wait", said["job_id"])
         assert hooked.post(b"{}", X_Id="d1")[1]["job_id"] == said["job_id"]
     event = job["result"]["result"]
     assert (event["dedupe_key"], event["source"]) == ("d1", "webhook")
@@ -116,7 +116,7 @@ def test_the_plugin_sees_the_id_of_the_delivery(hooked: Hooked, target: str) -> 
 @pytest.mark.parametrize("target", ["pipeline: tells", "event: pushed"])
 def test_a_condition_decides_by_a_header(hooked: Hooked, target: str) -> None:
     """GitHub says in a header what happened: a pipeline and its first step can ask for it, in a retry too."""
-    config = hooked.place.config
+    config = hooked.workspace.config
     config.write_text(
         "pipelines:\n"
         "- name: tells\n  on: pushed\n"
@@ -126,53 +126,53 @@ def test_a_condition_decides_by_a_header(hooked: Hooked, target: str) -> None:
         "  - {uses: failing}\n"
         + config.read_text().replace("  telling:", "  failing: {max_attempts: 1}\n  telling:")
     )
-    hooked.place.plugin("failing", BROKEN)
+    hooked.workspace.plugin("failing", BROKEN)
     hooked.configure(f"{{path: /hook/github, name: gh, {target}, preset: github, secret_ref: gh}}")
 
     def steps(job_id: str) -> list[str]:
-        hooked.place.ductile("job", "wait", job_id)
-        tree = str(hooked.place.said("job", "tree", job_id))
+        hooked.workspace.ductile("job", "wait", job_id)
+        tree = str(hooked.workspace.json("job", "tree", job_id))
         return sorted(plugin for plugin in ("failing", "telling") if f"'plugin': '{plugin}'" in tree)
 
-    with a_daemon(hooked.place):
+    with a_daemon(hooked.workspace):
         pushed = hooked.post(b"{}", X_GitHub_Event="push", X_GitHub_Delivery="1")[1]["job_id"]
         assert steps(pushed) == ["failing", "telling"]
         issue = hooked.post(b"{}", X_GitHub_Event="issues", X_GitHub_Delivery="2")[1]["job_id"]
         assert steps(issue) == ["failing"]
         assert hooked.post(b"{}", X_GitHub_Event="star", X_GitHub_Delivery="3")[1]["job_id"] is None
         assert hooked.post(b"{}", X_GitHub_Delivery="4")[1]["job_id"] is None
-        again = hooked.place.said("job", "retry", pushed, "--from-step", "first")
+        again = hooked.workspace.json("job", "retry", pushed, "--from-step", "first")
         assert steps(again["job_id"]) == ["failing", "telling"]
 
 
 def test_an_accepted_webhook_survives_a_kill(hooked: Hooked) -> None:
     """A 2xx answer means that the job is on disk; a redelivery after the crash is still known."""
-    with a_daemon(hooked.place) as daemon:
+    with a_daemon(hooked.workspace) as daemon:
         status, said = hooked.post(b"{}", X_GitHub_Delivery="d1")
         daemon.process.send_signal(signal.SIGKILL)
         daemon.process.wait()
         assert status == 202
-    with a_daemon(hooked.place):
+    with a_daemon(hooked.workspace):
         assert hooked.post(b"{}", X_GitHub_Delivery="d1")[1]["job_id"] == said["job_id"]
-        assert hooked.place.said("job", "wait", said["job_id"])["status"] == "succeeded"
+        assert hooked.workspace.json("job", "wait", said["job_id"])["status"] == "succeeded"
 
 
 def test_refusals(hooked: Hooked) -> None:
     """403, 404, 405, 413; and none of them is a job."""
-    with a_daemon(hooked.place) as daemon:
+    with a_daemon(hooked.workspace) as daemon:
         assert hooked.post(b"{}", secret="wrong")[0] == 403
         assert hooked.ask("POST", "/hook/github", b"{}")[0] == 403
         assert hooked.post(b"{}", path="/hook/other")[0] == 404
         assert hooked.ask("GET", "/hook/github")[0] == 405
         assert hooked.post(b"x" * 5001)[0] == 413
-        assert hooked.place.said("job", "list")["jobs"] == []
+        assert hooked.workspace.json("job", "list")["jobs"] == []
         refused = daemon.wait_for("webhook.refused", lambda line: line["status"] == 403)
     assert refused["endpoint"] == "gh"
 
 
 def test_health_is_answered_here_too(hooked: Hooked) -> None:
     """Unauthenticated."""
-    with a_daemon(hooked.place):
+    with a_daemon(hooked.workspace):
         status, said = hooked.ask("GET", "/healthz")
     assert (status, said["status"], said["plugins_loaded"]) == (200, "ok", 2)
     assert said["message"] == "All is well."
@@ -180,16 +180,16 @@ def test_health_is_answered_here_too(hooked: Hooked) -> None:
 
 def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
     """Without a restart; the old secret is worth nothing afterwards."""
-    with a_daemon(hooked.place):
+    with a_daemon(hooked.workspace):
         assert hooked.post(b"{}")[0] == 202
         hooked.configure(ENDPOINT, "{path: /hook/new, plugin: echo, secret_ref: gh}", secret="another")
-        hooked.place.said("system", "reload")
+        hooked.workspace.json("system", "reload")
         assert hooked.post(b"{}")[0] == 403
         assert hooked.post(b"{}", secret="another")[0] == 202
         assert hooked.post(b"{}", secret="another", path="/hook/new")[0] == 202
         hooked.port, old = free_port(), hooked.port
         hooked.configure(ENDPOINT)
-        refused = hooked.place.said("system", "reload", status=1)
+        refused = hooked.workspace.json("system", "reload", status=1)
         assert refused["error"]["details"]["settings"] == ["webhooks.listen"]
         hooked.port = old
         assert hooked.post(b"{}", secret="another")[0] == 202
@@ -197,25 +197,28 @@ def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
 
 def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: Hooked) -> None:
     """The listener has been there since the start, so nothing stands in their way."""
-    with a_daemon(hooked.place):
+    with a_daemon(hooked.workspace):
         hooked.configure()
-        hooked.place.said("system", "reload")
+        hooked.workspace.json("system", "reload")
         assert hooked.post(b"{}")[0] == 404
         hooked.configure(ENDPOINT)
-        assert hooked.place.said("system", "reload", "--dry-run")["dry_run"]
-        hooked.place.said("system", "reload")
+        assert hooked.workspace.json("system", "reload", "--dry-run")["dry_run"]
+        hooked.workspace.json("system", "reload")
         assert hooked.post(b"{}")[0] == 202
 
 
 def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
     """The secret in force when the body has arrived decides; a 405 has one Allow header."""
-    with a_daemon(hooked.place), socket.create_connection(("127.0.0.1", hooked.port), timeout=30) as sender:
+    with (
+        a_daemon(hooked.workspace),
+        socket.create_connection(("127.0.0.1", hooked.port), timeout=30) as sender,
+    ):
         signed = f"X-Hub-Signature-256: {sign_body(SECRET, b'{}')}\r\nExpect: 100-continue\r\n"
         head = f"POST /hook/github HTTP/1.1\r\nHost: x\r\n{signed}Content-Length: 2\r\n\r\n"
         sender.sendall(head.encode())
         assert sender.recv(65536).startswith(b"HTTP/1.1 100 ")
         hooked.configure(ENDPOINT, secret="another")
-        hooked.place.said("system", "reload")
+        hooked.workspace.json("system", "reload")
         sender.sendall(b"{}")
         assert read_response(sender).status == 403
         sender.sendall(b"GET /hook/github HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -232,53 +235,53 @@ def read_response(connection: socket.socket) -> http.client.HTTPResponse:
 
 def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:
     """A request answered 202 has a job; any other was asked to retry."""
-    with a_daemon(hooked.place), ThreadPoolExecutor(32) as senders:
+    with a_daemon(hooked.workspace), ThreadPoolExecutor(32) as senders:
         answers = list(senders.map(lambda n: hooked.post(b"{}", X_GitHub_Delivery=f"d{n}"), range(300)))
         accepted = {said["job_id"] for status, said in answers if status == 202}
         assert {status for status, _ in answers} <= {202, 503}
         assert len(accepted) == sum(status == 202 for status, _ in answers) > 0
         for job_id in list(accepted)[::50]:
-            assert hooked.place.said("job", "show", job_id)["submitted_by"] == "webhook"
+            assert hooked.workspace.json("job", "show", job_id)["submitted_by"] == "webhook"
 
 
 def test_a_port_that_is_taken_is_reported(hooked: Hooked) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", hooked.port))
         taken.listen()
-        ran = hooked.place.ductile("system", "start")
+        ran = hooked.workspace.ductile("system", "start")
     assert ran.status == 1
     assert "webhooks cannot listen" in ran.err
 
 
 def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
     """`webhook list`, `webhook send`."""
-    listed = hooked.place.said("webhook", "list")
+    listed = hooked.workspace.json("webhook", "list")
     assert [(row["name"], row["path"], row["plugin"]) for row in listed["endpoints"]] == [
         ("gh", "/hook/github", "telling")
     ]
-    tried = hooked.place.said("webhook", "send", "gh", "--dry-run")
+    tried = hooked.workspace.json("webhook", "send", "gh", "--dry-run")
     assert tried["url"] == f"http://127.0.0.1:{hooked.port}/hook/github"
-    not_running = hooked.place.said("webhook", "send", "gh", status=69)["error"]
+    not_running = hooked.workspace.json("webhook", "send", "gh", status=69)["error"]
     assert (not_running["code"], "Start it" in not_running["hint"]) == ("daemon_not_running", True)
-    with a_daemon(hooked.place):
-        sent = hooked.place.said("webhook", "send", "gh", "--payload", '{"n": 1}', "--delivery", "d7")
+    with a_daemon(hooked.workspace):
+        sent = hooked.workspace.json("webhook", "send", "gh", "--payload", '{"n": 1}', "--delivery", "d7")
         assert sent["status"] == 202
-        job = hooked.place.said("job", "wait", sent["job_id"])
+        job = hooked.workspace.json("job", "wait", sent["job_id"])
         assert job["result"]["result"]["payload"] == {"n": 1}
-        again = hooked.place.said("webhook", "send", "/hook/github", "--delivery", "d7")
+        again = hooked.workspace.json("webhook", "send", "/hook/github", "--delivery", "d7")
         assert again["job_id"] == sent["job_id"]
-        assert hooked.place.said("webhook", "send", "gj", status=1)["error"]["code"] == "not_found"
-        large = hooked.place.said("webhook", "send", "gh", "--payload", "x" * 5001, status=1)
+        assert hooked.workspace.json("webhook", "send", "gj", status=1)["error"]["code"] == "not_found"
+        large = hooked.workspace.json("webhook", "send", "gh", "--payload", "x" * 5001, status=1)
         assert (large["status"], large["accepted"]) == (413, False)
     assert SECRET not in str(tried) + str(listed) + str(sent)
 
 
 def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked) -> None:
     """The hint fits: the daemon runs with a configuration from before this address."""
-    with a_daemon(hooked.place):
+    with a_daemon(hooked.workspace):
         hooked.port = free_port()
         hooked.configure(ENDPOINT)
-        error = hooked.place.said("webhook", "send", "gh", status=69)["error"]
+        error = hooked.workspace.json("webhook", "send", "gh", status=69)["error"]
     assert error["message"] == f"nothing answers at 127.0.0.1:{hooked.port}"
     assert error["hint"].startswith("The daemon runs and does not listen there.")
     assert "restart it" in error["hint"]
@@ -287,26 +290,26 @@ def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked
 def test_a_secret_is_made_and_put_into_force(tmp_path: Path) -> None:
     """`token create` shows it once; after a reload requests signed with it are accepted."""
     hooked = Hooked(tmp_path)
-    made = hooked.place.said("token", "create", "partner")
+    made = hooked.workspace.json("token", "create", "partner")
     secret = made["token"]
     assert made["kind"] == "secret"
-    config = hooked.place.config
+    config = hooked.workspace.config
     more = "  endpoints:\n    - {path: /hook/p, plugin: telling, secret_ref: partner}\n"
     config.write_text(config.read_text().replace("  endpoints:\n", more))
-    assert hooked.place.ductile("config", "lock").status == 0
-    with a_daemon(hooked.place) as daemon:
+    assert hooked.workspace.ductile("config", "lock").status == 0
+    with a_daemon(hooked.workspace) as daemon:
         assert hooked.post(b"{}", path="/hook/p", secret=secret)[0] == 202
-        refused = hooked.place.said("token", "revoke", "partner", status=78)
+        refused = hooked.workspace.json("token", "revoke", "partner", status=78)
         assert "nothing was written" in refused["error"]["message"]
-        shown = hooked.place.said("token", "list")
+        shown = hooked.workspace.json("token", "list")
         assert {row["name"] for row in shown["tokens"]} == {"gh", "partner"}
         assert secret not in str(shown) + str(daemon.whole_log())
 
 
 def test_a_token_from_standard_input_is_not_repeated(hooked: Hooked) -> None:
-    ran = hooked.place.terminal.ductile(
+    ran = hooked.workspace.terminal.ductile(
         "token", "create", "stripe", "--stdin", "--config", "demo", typed="whsec_canary\n"
     )
     assert ran.status == 0, ran
     assert "canary" not in ran.out + ran.err
-    assert "whsec_canary" in (hooked.place.config.parent / ".env").read_text()
+    assert "whsec_canary" in (hooked.workspace.config.parent / ".env").read_text()

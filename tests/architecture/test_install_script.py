@@ -24,15 +24,15 @@ else:
 """
 
 
-def install(place: Path, then: str) -> subprocess.CompletedProcess[str]:
-    (place / "pip").mkdir()
-    (place / "pip" / "__init__.py").touch()
-    (place / "pip" / "__main__.py").write_text(PIP.format(then=then))
-    (place / "some.lock").write_text(LOCK)
+def install(directory: Path, then: str) -> subprocess.CompletedProcess[str]:
+    (directory / "pip").mkdir()
+    (directory / "pip" / "__init__.py").touch()
+    (directory / "pip" / "__main__.py").write_text(PIP.format(then=then))
+    (directory / "some.lock").write_text(LOCK)
     return subprocess.run(
         [sys.executable, ROOT / "tools" / "install.py", "some.lock"],
-        cwd=place,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(place)},
+        cwd=directory,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(directory)},
         capture_output=True,
         text=True,
         check=False,

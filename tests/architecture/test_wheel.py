@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The files of the wheel."""
-    place = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    directory = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
-    (wheel,) = place.glob("*.whl")
+    (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 

@@ -130,40 +130,42 @@ def after_its_end(work):
 """
 
 
-def a_bad_plugin(place: Path, name: str) -> Path:
+def a_bad_plugin(directory: Path, name: str) -> Path:
     """Write the plugin called `name` of `BAD_PLUGINS`."""
-    return a_python_plugin(place, _HEAD.format(interpreter=sys.executable, ok=OK) + BAD_PLUGINS[name] + "\n")
+    return a_python_plugin(
+        directory, _HEAD.format(interpreter=sys.executable, ok=OK) + BAD_PLUGINS[name] + "\n"
+    )
 
 
-def a_python_plugin(place: Path, text: str, *, name: str = "run.py") -> Path:
+def a_python_plugin(directory: Path, text: str, *, name: str = "run.py") -> Path:
     """A script with exactly this text; a first line that names this interpreter is added if there is none."""
     if not text.startswith("#!"):
         text = f"#!{sys.executable}\n{text}"
-    return an_executable(place, text, name=name)
+    return an_executable(directory, text, name=name)
 
 
-def an_executable(place: Path, text: str, *, name: str = "run.py", mode: int = 0o755) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / name
+def an_executable(directory: Path, text: str, *, name: str = "run.py", mode: int = 0o755) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
     path.write_text(text, encoding="utf-8")
     path.chmod(mode)
     return path
 
 
-def an_interpreter(place: Path) -> tuple[Path, Path]:
+def an_interpreter(directory: Path) -> tuple[Path, Path]:
     """A Python of its own, and the directory where packages for it go."""
-    venv.EnvBuilder(symlinks=True, with_pip=False).create(place)
-    return place / "bin" / "python3", next((place / "lib").glob("python3*/site-packages"))
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
+    return directory / "bin" / "python3", next((directory / "lib").glob("python3*/site-packages"))
 
 
-def an_environment(place: Path, **more: str) -> dict[str, str]:
+def an_environment(directory: Path, **more: str) -> dict[str, str]:
     """Return a small environment, with paths where plugins can leave messages."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(place),
+        "HOME": str(directory),
         "LANG": "C.UTF-8",
-        "READY": str(place / "ready"),
-        "CHILD": str(place / "child"),
+        "READY": str(directory / "ready"),
+        "CHILD": str(directory / "child"),
         **more,
     }
 

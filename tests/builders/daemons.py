@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from builders.plugins import a_plugin
 from builders.processes import Process, start_with_output
-from builders.terminal import DUCTILE, Ran, Terminal
+from builders.terminal import DUCTILE, CommandResult, Terminal
 
 #: Far more than anything takes: what is waited for here happens, or the test fails.
 PATIENCE = 60.0
@@ -43,7 +43,7 @@ def answering(answer: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Workspace:
     """A configuration in `demo`, and a terminal beside it."""
 
     directory: Path
@@ -59,10 +59,10 @@ class Place:
     def plugin(self, name: str, script: str) -> Path:
         return a_plugin(self.directory / "demo" / "plugins", name, script=script)
 
-    def ductile(self, *words: str) -> Ran:
+    def ductile(self, *words: str) -> CommandResult:
         return self.terminal.ductile(*words, "--config", "demo")
 
-    def said(self, *words: str, status: int = 0) -> dict[str, Any]:
+    def json(self, *words: str, status: int = 0) -> dict[str, Any]:
         """The JSON answer of a command that ends with this status."""
         ran = self.ductile(*words, "--json")
         assert ran.status == status, ran
@@ -74,12 +74,12 @@ class Place:
         self.config.write_text(self.config.read_text() + text)
 
 
-def a_place(directory: Path, more: str = "") -> Place:
+def a_workspace(directory: Path, more: str = "") -> Workspace:
     """With the plugin `echo`; `more` goes below `plugins:`."""
-    place = Place(directory=directory)
-    place.plugin("echo", answering({"status": "ok", "result": "done"}))
-    place.config.write_text(CONFIG + more)
-    return place
+    workspace = Workspace(directory=directory)
+    workspace.plugin("echo", answering({"status": "ok", "result": "done"}))
+    workspace.config.write_text(CONFIG + more)
+    return workspace
 
 
 @dataclass(slots=True)
@@ -153,14 +153,14 @@ def end_plugins_of(home: str) -> None:
 
 @contextmanager
 def a_daemon(
-    place: Place, variables: Mapping[str, str] | None = None, *, fresh: bool = False
+    workspace: Workspace, variables: Mapping[str, str] | None = None, *, fresh: bool = False
 ) -> Iterator[Daemon]:
     """Ready, and gone at the end, whatever happens. `fresh`: in an interpreter that has just started."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(place.directory / "home"), "LANG": "C.UTF-8"}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(workspace.directory / "home"), "LANG": "C.UTF-8"}
     environment |= variables or {}
     words = (DUCTILE, "system", "start", "--config", "demo")
     process, output = start_with_output(
-        words, directory=place.directory, environment=environment, fresh=fresh
+        words, directory=workspace.directory, environment=environment, fresh=fresh
     )
     daemon = Daemon(process, output)
     reader = threading.Thread(target=daemon.read, daemon=True)

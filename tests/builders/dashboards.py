@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from builders.daemons import Place, answering
+from builders.daemons import Workspace, answering
 from builders.http import token_for
 from builders.plugins import MANIFEST, a_plugin
 
@@ -119,15 +119,15 @@ pipelines:
 """
 
 
-def a_dashboard_place(directory: Path) -> Place:
-    place = Place(directory=directory)
+def a_dashboard_workspace(directory: Path) -> Workspace:
+    workspace = Workspace(directory=directory)
     plugins = directory / "demo" / "plugins"
-    place.plugin("echo", answering({"status": "ok", "result": "done"}))
+    workspace.plugin("echo", answering({"status": "ok", "result": "done"}))
     a_plugin(plugins, "greeter", manifest=GREETER_MANIFEST, script=GREETER)
-    place.plugin("printer", MAYBE)
-    place.plugin("waits", WAITS)
-    place.config.write_text(CONFIG % {"token": TOKEN, "reader": READER})
-    return place
+    workspace.plugin("printer", MAYBE)
+    workspace.plugin("waits", WAITS)
+    workspace.config.write_text(CONFIG % {"token": TOKEN, "reader": READER})
+    return workspace
 
 
 def hostile_answer() -> str:

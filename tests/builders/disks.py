@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from builders.terminal import DUCTILE, Ran
+from builders.terminal import DUCTILE, CommandResult
 
 _ALONE = ("unshare", "--user", "--map-root-user", "--mount")
 PATIENCE = 60
 
 
-def on_a_disk(directory: Path, script: str, *, kib: int = 1200) -> Ran:
+def on_a_disk(directory: Path, script: str, *, kib: int = 1200) -> CommandResult:
     """Run a shell script where `disk` is a filesystem of this size. Returns what it printed.
 
     The script can call `ductile` and `fill`, which leaves no room at all. Skipped where the kernel allows
@@ -40,4 +40,4 @@ def on_a_disk(directory: Path, script: str, *, kib: int = 1200) -> Ran:
         timeout=PATIENCE,
     )
     assert done.returncode != 99, done.stderr
-    return Ran(status=done.returncode, out=done.stdout, err=done.stderr)
+    return CommandResult(status=done.returncode, out=done.stdout, err=done.stderr)

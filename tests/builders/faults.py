@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.daemons import PATIENCE, SLOW, answering
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 from builders.services import Asked, Reply, Service, a_service
 
 #: Fails until a file with the plugin's name lies beside the configuration, and says why on stderr.
@@ -86,7 +86,7 @@ class Gateway:
 
     @property
     def directory(self) -> Path:
-        return self.api.place.config.parent
+        return self.api.workspace.config.parent
 
     def run(self, plugin: str, command: str = "handle", **body: Any) -> dict[str, Any]:
         """Submit a job, and wait for its end."""
@@ -130,9 +130,9 @@ def a_faulty_gateway(directory: Path) -> Iterator[Gateway]:
         return Reply(status=200 if accepts[0] else 500)
 
     with a_service(answer) as receiver:
-        place = an_api_place(directory, PLUGINS.replace("RECEIVER", receiver.url), more=MORE)
-        (place.config.parent / "more.yaml").write_text(INCLUDED)
-        (place.config.parent / "up").mkdir()
+        workspace = an_api_workspace(directory, PLUGINS.replace("RECEIVER", receiver.url), more=MORE)
+        (workspace.config.parent / "more.yaml").write_text(INCLUDED)
+        (workspace.config.parent / "up").mkdir()
         scripts: dict[str, str] = {
             "invoices": NEEDS_SERVICE,
             "meter": NEEDS_SERVICE,
@@ -144,6 +144,6 @@ def a_faulty_gateway(directory: Path) -> Iterator[Gateway]:
             "price": answering({"status": "ok", "result": "12 EUR"}),
         }
         for name, script in scripts.items():
-            place.plugin(name, script)
-        with an_api(place) as api:
+            workspace.plugin(name, script)
+        with an_api(workspace) as api:
             yield Gateway(api=api, receiver=receiver, accepts=accepts)

@@ -56,7 +56,7 @@ async def fill(factory: StoreFactory) -> None:
     await store.record_config("h", ConfigOrigin.START, {"a": ODD_TEXT})
     await store.index_log()
     await factory.close()
-    factory.kind.run_sql(factory.place, _ROWS)
+    factory.kind.run_sql(factory.directory, _ROWS)
 
 
 async def begin_run_with_split(store: Store) -> None:

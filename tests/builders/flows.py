@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builders.daemons import PATIENCE, Place
-from builders.http import an_api_place
+from builders.daemons import PATIENCE, Workspace
+from builders.http import an_api_workspace
 from builders.plugins import a_manifest
 
 #: Adds the step to the trail in its payload and emits what it is configured to, or fails.
@@ -44,25 +44,25 @@ PLUGINS = """\
 """
 
 
-def a_flow_place(directory: Path, pipelines: str, *, plugins: str = "", **given: Any) -> Place:
+def a_flow_workspace(directory: Path, pipelines: str, *, plugins: str = "", **given: Any) -> Workspace:
     """A place with the plugins above and these pipelines, whose daemon has the API."""
-    place = an_api_place(directory, PLUGINS + plugins + pipelines, **given)
+    workspace = an_api_workspace(directory, PLUGINS + plugins + pipelines, **given)
     for name, script in (("work", WORK), ("plain", PLAIN), ("gated", GATED)):
-        place.plugin(name, script)
+        workspace.plugin(name, script)
     os.mkfifo(directory / "gate")
-    return place
+    return workspace
 
 
-def give_commands(place: Place, plugin: str, *commands: str, extra: str = "") -> None:
+def give_commands(workspace: Workspace, plugin: str, *commands: str, extra: str = "") -> None:
     """Let a plugin declare these commands instead of the usual ones."""
     listed = f"commands: [{', '.join(commands)}]\n"
     manifest = a_manifest(plugin, extra=extra).replace("commands: [poll, handle, health]\n", listed)
-    (place.directory / "demo" / "plugins" / plugin / "manifest.yaml").write_text(manifest)
+    (workspace.directory / "demo" / "plugins" / plugin / "manifest.yaml").write_text(manifest)
 
 
-def open_gate(place: Place) -> None:
+def open_gate(workspace: Workspace) -> None:
     """Let one gated step through. Waits until it stands there, so it runs by then."""
-    with (place.directory / "gate").open("w") as gate:
+    with (workspace.directory / "gate").open("w") as gate:
         gate.write("go\n")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place
+from builders.daemons import PATIENCE, Daemon, Workspace, a_daemon, a_workspace
 
 #: One token for each scope there is while `echo` is the only plugin, each the scope's name made unlikely.
 SCOPES = (
@@ -44,13 +44,13 @@ def api_section(more: str = "", *, scopes: tuple[str, ...] = SCOPES) -> str:
     return f"api:\n  enabled: true\n  listen: localhost:0\n{more}  auth:\n    tokens:\n{tokens}"
 
 
-def an_api_place(
+def an_api_workspace(
     directory: Path, plugins: str = "", *, more: str = "", api: str = "", scopes: tuple[str, ...] = SCOPES
-) -> Place:
+) -> Workspace:
     """A place whose daemon has the API; `plugins` goes below `plugins:`, `more` beside it."""
-    place = a_place(directory, plugins)
-    place.config.write_text(api_section(api, scopes=scopes) + more + place.config.read_text())
-    return place
+    workspace = a_workspace(directory, plugins)
+    workspace.config.write_text(api_section(api, scopes=scopes) + more + workspace.config.read_text())
+    return workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Said:
 class Api:
     daemon: Daemon
     port: int
-    place: Place
+    workspace: Workspace
 
     def ask(
         self,
@@ -145,12 +145,12 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def an_api(place: Place) -> Iterator[Api]:
+def an_api(workspace: Workspace) -> Iterator[Api]:
     """A daemon that answers. Its configuration has tokens, so it is sealed first."""
-    assert place.ductile("config", "lock").status == 0
-    with a_daemon(place) as daemon:
+    assert workspace.ductile("config", "lock").status == 0
+    with a_daemon(workspace) as daemon:
         address = daemon.wait_for("api.listening")["address"]
-        yield Api(daemon=daemon, port=int(address.rpartition(":")[2]), place=place)
+        yield Api(daemon=daemon, port=int(address.rpartition(":")[2]), workspace=workspace)
 
 
 @dataclass(slots=True)

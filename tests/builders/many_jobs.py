@@ -11,7 +11,7 @@ from random import Random
 
 import apsw
 
-from builders.daemons import Place
+from builders.daemons import Workspace
 from ductile.core.ids import make_id
 from ductile.core.timestamps import format_timestamp
 from ductile.store.sqlite.store import open_sqlite_store
@@ -38,9 +38,9 @@ INSERT INTO job_transitions (job_id, seq, execution, from_status, to_status, rea
 VALUES (:id, :seq, 1, :before, :after, :reason, :at)"""
 
 
-def fill_store(place: Place, jobs: int) -> None:
+def fill_store(workspace: Workspace, jobs: int) -> None:
     """Write ended jobs, evenly over the last week. The newest ended a minute ago."""
-    path = place.directory / STORE
+    path = workspace.directory / STORE
     path.parent.mkdir(parents=True, exist_ok=True)
     now, rng = datetime.now(UTC), Random(19)
     # The tables are made by opening the store once; in a thread, since a browser's loop may run here.

@@ -18,8 +18,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from builders.daemons import BROKEN, PATIENCE, Place
-from builders.http import Api, an_api_place, token_for
+from builders.daemons import BROKEN, PATIENCE, Workspace
+from builders.http import Api, an_api_workspace, token_for
 from builders.terminal import DUCTILE
 from ductile.mcp.tasks import EXTENSION
 
@@ -45,11 +45,11 @@ pipelines:
 """
 
 
-def a_place_for_agents(directory: Path) -> Place:
-    place = an_api_place(directory, PLUGINS, more=PIPELINES)
-    place.plugin("broken", BROKEN)
-    place.plugin("patient", PATIENT)
-    return place
+def a_workspace_for_agents(directory: Path) -> Workspace:
+    workspace = an_api_workspace(directory, PLUGINS, more=PIPELINES)
+    workspace.plugin("broken", BROKEN)
+    workspace.plugin("patient", PATIENT)
+    return workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class KnowsTasks(ClientExtension):
 
 @asynccontextmanager
 async def an_agent(
-    place: Place,
+    workspace: Workspace,
     *words: str,
     variables: Mapping[str, str] | None = None,
     mode: str = "auto",
@@ -177,8 +177,8 @@ async def an_agent(
     server = StdioServerParameters(
         command=str(DUCTILE),
         args=["mcp", "serve", *(words or ("--config", "demo"))],
-        cwd=place.directory,
-        env={"PATH": os.environ["PATH"], "HOME": str(place.directory / "home"), **(variables or {})},
+        cwd=workspace.directory,
+        env={"PATH": os.environ["PATH"], "HOME": str(workspace.directory / "home"), **(variables or {})},
     )
     async with Client(stdio_client(server), mode=mode, extensions=extensions) as client:
         yield Agent(client=client)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builders.daemons import Place, a_place
+from builders.daemons import Workspace, a_workspace
 from builders.postgres import store_url
 
 #: Works until a file appears, which the test makes. Writes a line when it starts.
@@ -22,8 +22,8 @@ class Nodes:
     """Two nodes: `left` runs all plugins, `right` only `waiter`."""
 
     directory: Path
-    left: Place
-    right: Place
+    left: Workspace
+    right: Workspace
 
     @property
     def go(self) -> Path:
@@ -35,14 +35,16 @@ class Nodes:
         return len(record.read_text().splitlines()) if record.exists() else 0
 
 
-def a_node(directory: Path, shared: Path, url: str, service: str) -> Place:
+def a_node(directory: Path, shared: Path, url: str, service: str) -> Workspace:
     directory.mkdir()
-    place = a_place(directory, "  waiter: {timeout: 5m}\n  lefty: {timeout: 5m}\n")
+    workspace = a_workspace(directory, "  waiter: {timeout: 5m}\n  lefty: {timeout: 5m}\n")
     for name in ("waiter", "lefty"):
-        place.plugin(name, WAITER.format(record=shared / "record", go=shared / "go"))
-    config = place.config.read_text().replace("service:\n", f"service:\n  tick_interval: 1s\n{service}", 1)
-    place.config.write_text(f"state: {{url: '{url}'}}\n{config}")
-    return place
+        workspace.plugin(name, WAITER.format(record=shared / "record", go=shared / "go"))
+    config = workspace.config.read_text().replace(
+        "service:\n", f"service:\n  tick_interval: 1s\n{service}", 1
+    )
+    workspace.config.write_text(f"state: {{url: '{url}'}}\n{config}")
+    return workspace
 
 
 def two_nodes(directory: Path, url_of_right: str | None = None) -> Nodes:
@@ -56,10 +58,10 @@ def two_nodes(directory: Path, url_of_right: str | None = None) -> Nodes:
     )
 
 
-def submit(place: Place, *words: str) -> str:
-    job_id: str = place.said("run", *words, "--no-wait")["job_id"]
+def submit(workspace: Workspace, *words: str) -> str:
+    job_id: str = workspace.json("run", *words, "--no-wait")["job_id"]
     return job_id
 
 
-def names(place: Place) -> dict[str, Any]:
-    return {node["name"]: node for node in place.said("status")["nodes"]}
+def names(workspace: Workspace) -> dict[str, Any]:
+    return {node["name"]: node for node in workspace.json("status")["nodes"]}

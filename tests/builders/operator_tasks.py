@@ -283,8 +283,8 @@ def only_its_schedule_is_paused(gateway: Gateway, _: None) -> None:
 
 
 def tampered_file(gateway: Gateway) -> str:
-    sealed = gateway.api.place.config.read_text()
-    gateway.api.place.config.write_text(sealed.replace("parallelism: 1", "parallelism: 64"))
+    sealed = gateway.api.workspace.config.read_text()
+    gateway.api.workspace.config.write_text(sealed.replace("parallelism: 1", "parallelism: 64"))
     return sealed
 
 
@@ -295,8 +295,8 @@ async def restore_sealed(agent: Operator) -> None:
 
 
 def file_is_as_sealed(gateway: Gateway, sealed: str) -> None:
-    assert gateway.api.place.config.read_text() == sealed
-    assert gateway.api.place.ductile("config", "check").status == 0
+    assert gateway.api.workspace.config.read_text() == sealed
+    assert gateway.api.workspace.ductile("config", "check").status == 0
 
 
 def typo_in_included_file(gateway: Gateway) -> None:

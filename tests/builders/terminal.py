@@ -40,7 +40,7 @@ _SHIPPED = re.compile(r'(?<=^Shipped with Ductile, not in use: ).*|(?<="shipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class CommandResult:
     status: int
     out: str
     err: str
@@ -53,13 +53,13 @@ class Terminal:
     directory: Path
     variables: dict[str, str] = field(default_factory=dict)
 
-    def ductile(self, *words: str, typed: str = "") -> Ran:
+    def ductile(self, *words: str, typed: str = "") -> CommandResult:
         """`typed` is what it finds on standard input."""
         environment = self._environment() | {"TZ": "UTC"} | self.variables
         status, out, err = run_command(
             [DUCTILE, *words], directory=self.directory, environment=environment, typed=typed, seconds=60
         )
-        return Ran(status=status, out=out, err=err)
+        return CommandResult(status=status, out=out, err=err)
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "LANG": "C.UTF-8"}

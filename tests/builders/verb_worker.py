@@ -38,10 +38,10 @@ class OtherProcess:
         with self._process:  # closes its pipes and waits for its end
             pass
 
-    def prepare(self, place: Path, scene: Scene, verb: str) -> None:
+    def prepare(self, directory: Path, scene: Scene, verb: str) -> None:
         """Have it open the store of this directory, for a verb that is aimed at the jobs of the scene."""
         jobs = (scene.running, scene.queued, scene.ended)
-        message = pickle.dumps((store_url(place), scene.clock.now, jobs, verb))
+        message = pickle.dumps((store_url(directory), scene.clock.now, jobs, verb))
         assert self._ask(base64.b64encode(message).decode()) == _READY
 
     def run(self) -> None:

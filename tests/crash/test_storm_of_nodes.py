@@ -123,7 +123,7 @@ def check(
     rows = Rows(ground.server.url)
     found = [f"a daemon has ended by itself: {each}" for each in raging.ended]
     found += [f"a client has met {fault!r}" for client in clients for fault in client.faults]
-    sound = ground.nodes[0].place.ductile("system", "selfcheck", "--json")
+    sound = ground.nodes[0].workspace.ductile("system", "selfcheck", "--json")
     if sound.status != 0:
         found.append(f"selfcheck: {sound}")
     found += faults_of_schedules(ground, rows)
@@ -137,9 +137,9 @@ def check(
     found += faults_of_deliveries(rows, ground.receiver.requests)
     found += faults_of_followers(rows, followers)
     wait_until_unused(rows)
-    moved = ground.nodes[0].place.ductile("system", "move-store", "--to", "sqlite")
+    moved = ground.nodes[0].workspace.ductile("system", "move-store", "--to", "sqlite")
     assert moved.status == 0, moved
-    found += violations(ground.nodes[0].place.config.parent / "data" / "state.db")
+    found += violations(ground.nodes[0].workspace.config.parent / "data" / "state.db")
     return found
 
 

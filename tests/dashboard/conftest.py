@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builders.dashboards import a_dashboard_place
+from builders.dashboards import a_dashboard_workspace
 from builders.http import Api, an_api
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_dashboard_place(tmp_path_factory.mktemp("dashboard"))) as running:
+    with an_api(a_dashboard_workspace(tmp_path_factory.mktemp("dashboard"))) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from builders.browsers import Tab, needs_browser
-from builders.dashboards import HOSTILE, TOKEN, a_dashboard_place, hostile_answer
+from builders.dashboards import HOSTILE, TOKEN, a_dashboard_workspace, hostile_answer
 from builders.http import Api, an_api
 
 pytestmark = needs_browser
@@ -26,12 +26,12 @@ ADD_SCRIPT = """() => {
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """With a plugin that says nothing but markup."""
-    place = a_dashboard_place(tmp_path_factory.mktemp("hostile"))
-    place.plugin("rogue", hostile_answer())
-    place.config.write_text(
-        place.config.read_text().replace("  greeter: {}\n", "  greeter: {}\n  rogue: {}\n")
+    workspace = a_dashboard_workspace(tmp_path_factory.mktemp("hostile"))
+    workspace.plugin("rogue", hostile_answer())
+    workspace.config.write_text(
+        workspace.config.read_text().replace("  greeter: {}\n", "  greeter: {}\n  rogue: {}\n")
     )
-    with an_api(place) as running:
+    with an_api(workspace) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from builders.browsers import Tab, needs_browser
-from builders.dashboards import TOKEN, a_dashboard_place
+from builders.dashboards import TOKEN, a_dashboard_workspace
 from builders.http import Api, an_api
 from builders.many_jobs import fill_store
 
@@ -23,9 +23,9 @@ MOST_ROWS = 100
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = a_dashboard_place(tmp_path_factory.mktemp("many"))
-    fill_store(place, JOBS)
-    with an_api(place) as running:
+    workspace = a_dashboard_workspace(tmp_path_factory.mktemp("many"))
+    fill_store(workspace, JOBS)
+    with an_api(workspace) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 
 from builders.browsers import a_tab, needs_browser
-from builders.dashboards import TOKEN, a_dashboard_place
+from builders.dashboards import TOKEN, a_dashboard_workspace
 from builders.http import an_api
 from builders.relays import a_relay
 
@@ -21,20 +21,20 @@ def test_a_page_shows_differences_of_configurations_and_outlives_the_daemon(
     """Changed files are shown before and after they are loaded. While the daemon is away the page says so; it
     goes on by itself, without a reload and without signing in again.
     """
-    place = a_dashboard_place(tmp_path)
+    workspace = a_dashboard_workspace(tmp_path)
     with (
         a_relay() as relay,
-        an_api(place) as first,
+        an_api(workspace) as first,
         a_tab(browser, replace(first, port=relay.port)) as tab,
     ):
         relay.target = first.port
         tab.sign_in(TOKEN)
-        text = place.config.read_text()
-        place.config.write_text(text.replace("max_workers: 4", "max_workers: 5"))
+        text = workspace.config.read_text()
+        workspace.config.write_text(text.replace("max_workers: 4", "max_workers: 5"))
         tab.open("/ui/config")
         disk = tab.page.get_by_role("region", name="On disk, not in force")
         expect(disk.locator(".changed", has_text="service.max_workers: 4 → 5").first).to_be_visible()
-        place.said("system", "reload", "--lock")
+        workspace.json("system", "reload", "--lock")
         tab.page.reload()
         history = tab.page.get_by_role("region", name="History")
         history.get_by_role("button", name="Difference of").first.click()
@@ -49,7 +49,7 @@ def test_a_page_shows_differences_of_configurations_and_outlives_the_daemon(
         first.daemon.end()
         away = tab.page.get_by_text("The gateway does not answer.")
         expect(away).to_be_visible()
-        with an_api(place) as second:
+        with an_api(workspace) as second:
             relay.target = second.port
             expect(away).not_to_be_visible()
             second.ended(second.post("/pipeline/broken")["job_id"])

@@ -78,7 +78,7 @@ def test_why_a_run_failed_and_trying_again(tab: Tab, api: Api) -> None:
     expect(why).to_contain_text("the printer does not answer")
     tab.page.locator("[data-step='second']").click()
     expect(tab.page.get_by_label("stderr")).to_contain_text("cannot reach the printer at 10.0.0.7")
-    (api.place.directory / "demo" / "plugins" / "printer" / "mended").touch()
+    (api.workspace.directory / "demo" / "plugins" / "printer" / "mended").touch()
     tab.page.get_by_role("button", name="Retry", exact=True).click()
     expect(tab.page.get_by_role("status").filter(has_text="on the queue again")).to_be_visible()
     expect(tab.page.locator(".page-head .badge")).to_have_text("succeeded")

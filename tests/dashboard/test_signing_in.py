@@ -47,7 +47,7 @@ def test_signing_out_ends_the_session(tab: Tab) -> None:
 
 def test_the_command_line_opens_it_without_a_token(tab: Tab, api: Api) -> None:
     """A link is valid once, and leaves no trace in the address."""
-    found = api.place.said("ui", "open")
+    found = api.workspace.json("ui", "open")
     tab.page.goto(found["url"])
     expect(tab.page.get_by_role("heading", name="Now")).to_be_visible()
     assert "#" not in tab.page.url
@@ -72,7 +72,7 @@ def test_a_token_that_may_only_read_sees_no_action(tab: Tab, api: Api) -> None:
 def test_a_token_for_its_own_jobs_begins_with_these(tab: Tab, api: Api) -> None:
     """What is about all jobs is not there, and nothing that is there is refused."""
     theirs = api.post("/plugin/echo/handle")["job_id"]
-    made = api.place.said("token", "create", "own-jobs", "--scopes", "plugin:rw,own:rw")
+    made = api.workspace.json("token", "create", "own-jobs", "--scopes", "plugin:rw,own:rw")
     mine = api.post("/plugin/echo/handle", token=made["token"])["job_id"]
     for job_id in (theirs, mine):
         api.ended(job_id)
@@ -86,9 +86,9 @@ def test_a_token_for_its_own_jobs_begins_with_these(tab: Tab, api: Api) -> None:
 
 def test_a_revoked_token_ends_its_sessions(tab: Tab, api: Api) -> None:
     """At once: the next request is refused, and the open stream ends."""
-    made = api.place.said("token", "create", "short-lived", "--scopes", "jobs:ro,events:ro")
+    made = api.workspace.json("token", "create", "short-lived", "--scopes", "jobs:ro,events:ro")
     tab.sign_in(made["token"])
     tab.open()
     expect(tab.page.get_by_role("heading", name="Now")).to_be_visible()
-    api.place.said("token", "revoke", "short-lived")
+    api.workspace.json("token", "revoke", "short-lived")
     expect(tab.page.get_by_text("Your session has ended.")).to_be_visible()

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from builders.daemons import a_place
+from builders.daemons import a_workspace
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
 from ductile.store.model.maintenance import Invariant
@@ -41,8 +41,8 @@ def test_every_word_is_explained(word: str) -> None:
 
 def test_every_key_of_a_manifest_is_documented_and_no_other(tmp_path: Path) -> None:
     """A backup can be read by programs that are not ours."""
-    place = a_place(tmp_path)
-    assert place.ductile("system", "backup", "saved.tar.gz").status == 0
+    workspace = a_workspace(tmp_path)
+    assert workspace.ductile("system", "backup", "saved.tar.gz").status == 0
     with tarfile.open(tmp_path / "saved.tar.gz") as archive:
         stream = archive.extractfile("manifest.json")
         assert stream is not None

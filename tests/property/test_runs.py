@@ -174,7 +174,7 @@ async def check(
     policy = policy_of(*pipelines, plugins=PLUGINS)
     # A crash is simulated by opening the store again, so nothing has to reach a disk.
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
-        factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
+        factory = StoreFactory(kind=SQLITE, directory=Path(directory), clock=Clock())
         drive = Drive(factory, policy, rng, crashes=rng.choice([0, 0.05, 0.2]))
         try:
             store, run_id = await drive.run(payload)
@@ -209,7 +209,7 @@ async def check_again(
     rng = Random(seed)
     policy = policy_of(*pipelines, plugins=PLUGINS)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
-        factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
+        factory = StoreFactory(kind=SQLITE, directory=Path(directory), clock=Clock())
         drive = Drive(factory, policy, rng, crashes=rng.choice([0, 0.1]), meddling=rng.choice([0, 0.1, 0.3]))
         try:
             store, run_id = await drive.run(payload)

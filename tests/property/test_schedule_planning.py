@@ -95,19 +95,19 @@ def test_calendar_steps_go_forward(zone: str, interval: CalendarStep, instant: d
 def simulate(rule: ScheduleRule, downtimes: list[tuple[float, float]], rng: Random) -> list[Occurrence]:
     """A year of a daemon that is down at times: woken at each start, and accounting for all that is due."""
     rows: list[Occurrence] = []
-    place_now = first_occurrence(rule, now=YEAR, started_at=YEAR, rng=rng)
+    workspace_now = first_occurrence(rule, now=YEAR, started_at=YEAR, rng=rng)
     outages = [(YEAR + timedelta(days=day), YEAR + timedelta(days=day + long)) for day, long in downtimes]
     armed = YEAR
-    while place_now is not None and place_now.start_at < NEXT_YEAR:
-        now = place_now.start_at
+    while workspace_now is not None and workspace_now.start_at < NEXT_YEAR:
+        now = workspace_now.start_at
         for begin, end in outages:
             if begin <= now < end:
                 now = armed = end
-        plan = plan_due(rule, place_now, now=now, active_since=armed, paused=False, rng=rng)
+        plan = plan_due(rule, workspace_now, now=now, active_since=armed, paused=False, rng=rng)
         assert plan is not None
         rows += recorded(plan)
-        assert plan.next_occurrence != place_now
-        place_now = plan.next_occurrence
+        assert plan.next_occurrence != workspace_now
+        workspace_now = plan.next_occurrence
     return rows
 
 
@@ -237,20 +237,20 @@ def test_missed_intervals_are_counted_exactly(
     """1 + floor((now - next) / interval), however it is cut into pieces."""
     rule = ScheduleRule(trigger=Every(interval=interval), catch_up=catch_up)
     now = YEAR + behind
-    place_now: PlannedOccurrence | None = PlannedOccurrence(nominal_at=YEAR, start_at=YEAR)
+    workspace_now: PlannedOccurrence | None = PlannedOccurrence(nominal_at=YEAR, start_at=YEAR)
     rows: list[Occurrence] = []
     armed = now + timedelta(microseconds=1)
-    while place_now is not None and (
-        plan := plan_due(rule, place_now, now=now, active_since=armed, paused=False, rng=Random(1))
+    while workspace_now is not None and (
+        plan := plan_due(rule, workspace_now, now=now, active_since=armed, paused=False, rng=Random(1))
     ):
         rows += recorded(plan)
-        place_now = plan.next_occurrence
+        workspace_now = plan.next_occurrence
     missed = 1 + behind // interval
     assert sum(row.count for row in rows) == missed
     ran = sum(row.job_id is not None for row in rows)
     assert ran == {CatchUp.SKIP: 0, CatchUp.RUN_ONCE: 1, CatchUp.RUN_ALL: min(missed, 100)}[catch_up]
-    assert place_now is not None
-    assert now < place_now.nominal_at <= now + interval
+    assert workspace_now is not None
+    assert now < workspace_now.nominal_at <= now + interval
 
 
 class _Starved:

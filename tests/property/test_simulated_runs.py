@@ -266,7 +266,7 @@ async def check(pipelines: list[dict[str, Any]], payload: JsonObject, hops: int,
         if there:
             event(name)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
-        factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
+        factory = StoreFactory(kind=SQLITE, directory=Path(directory), clock=Clock())
         try:
             real = InStore(await factory.open(), factory.clock, policy, rng, one_by_one=rng.random() < 0.5)
             found = await real.run(run)

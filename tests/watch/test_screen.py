@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
 
-from builders.daemons import BROKEN, SLOW, Daemon, Place, a_daemon, a_place
+from builders.daemons import BROKEN, SLOW, Daemon, Workspace, a_daemon, a_workspace
 from ductile.cli.commands.job.inspect import job_text
 from ductile.cli.console.console import Console
 from ductile.control.client import call_daemon
@@ -35,21 +35,21 @@ PICTURE = Path(__file__).parents[2] / "docs" / "images" / "watch.svg"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = a_place(tmp_path, PIPELINES)
-    place.plugin("slow", SLOW)
-    place.plugin("broken", BROKEN)
-    return place
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = a_workspace(tmp_path, PIPELINES)
+    workspace.plugin("slow", SLOW)
+    workspace.plugin("broken", BROKEN)
+    return workspace
 
 
 @pytest.fixture
-def daemon(place: Place) -> Iterator[Daemon]:
-    with a_daemon(place) as daemon:
+def daemon(workspace: Workspace) -> Iterator[Daemon]:
+    with a_daemon(workspace) as daemon:
         yield daemon
 
 
-def asking(place: Place) -> Callable[[str, Mapping[str, object]], dict[str, Any]]:
-    socket = place.config.parent / "data" / "ductile.sock"
+def asking(workspace: Workspace) -> Callable[[str, Mapping[str, object]], dict[str, Any]]:
+    socket = workspace.config.parent / "data" / "ductile.sock"
     return lambda operation, given: call_daemon(socket, operation, dict(given))  # type: ignore[arg-type]  # JSON it is
 
 
@@ -71,11 +71,11 @@ async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
     raise AssertionError("the screen never showed it")
 
 
-async def test_it_shows_what_runs_and_what_happened(place: Place, daemon: Daemon) -> None:
+async def test_it_shows_what_runs_and_what_happened(workspace: Workspace, daemon: Daemon) -> None:
     """Running jobs, a pipeline as it advances, what failed and why, schedules, and the stream of events."""
-    place.ductile("run", "broken")
-    run_id = place.said("pipeline", "run", "report", "--no-wait")["job_id"]
-    app = WatchApp(asking(place), show_job)
+    workspace.ductile("run", "broken")
+    run_id = workspace.json("pipeline", "run", "report", "--no-wait")["job_id"]
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
         assert re.search(rf"{run_id[-8:]} \| report \| running \| 1/2 \| wait", cells(app, "runs"))
@@ -90,10 +90,10 @@ async def test_it_shows_what_runs_and_what_happened(place: Place, daemon: Daemon
         )
 
 
-async def test_a_key_cancels_what_is_selected(place: Place, daemon: Daemon) -> None:
+async def test_a_key_cancels_what_is_selected(workspace: Workspace, daemon: Daemon) -> None:
     """Only `y` confirms it; any other answer leaves the job alone."""
-    job_id = place.said("run", "slow", "handle", "--no-wait")["job_id"]
-    app = WatchApp(asking(place), show_job)
+    job_id = workspace.json("run", "slow", "handle", "--no-wait")["job_id"]
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
@@ -104,28 +104,28 @@ async def test_a_key_cancels_what_is_selected(place: Place, daemon: Daemon) -> N
             assert f"Cancel slow handle {job_id[-8:]}?" in question
             await pilot.press(answer)
             await until(pilot, lambda: not isinstance(app.screen, Confirm))
-        assert place.said("job", "show", job_id)["cancel_requested_at"] is None
+        assert workspace.json("job", "show", job_id)["cancel_requested_at"] is None
         await pilot.press("c")
         await until(pilot, lambda: isinstance(app.screen, Confirm))
         await pilot.press("y")
         await until(pilot, lambda: job_id[-8:] not in cells(app, "jobs"))
-    assert place.said("job", "show", job_id)["reason"] == "cancelled"
+    assert workspace.json("job", "show", job_id)["reason"] == "cancelled"
 
 
-async def test_a_key_retries_what_ended_badly(place: Place, daemon: Daemon) -> None:
-    job_id = place.said("run", "broken", status=1)["job_id"]
-    (place.config.parent / "plugins" / "broken" / "mended").touch()
-    app = WatchApp(asking(place), show_job)
+async def test_a_key_retries_what_ended_badly(workspace: Workspace, daemon: Daemon) -> None:
+    job_id = workspace.json("run", "broken", status=1)["job_id"]
+    (workspace.config.parent / "plugins" / "broken" / "mended").touch()
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "failed"))
         app.query_one("#failed", DataTable).focus()
         await pilot.press("t")
         await until(pilot, lambda: job_id[-8:] not in cells(app, "failed"))
-    assert place.said("job", "wait", job_id)["status"] == "succeeded"
+    assert workspace.json("job", "wait", job_id)["status"] == "succeeded"
 
 
-async def test_keys_run_pause_and_resume_a_schedule(place: Place, daemon: Daemon) -> None:
-    app = WatchApp(asking(place), show_job)
+async def test_keys_run_pause_and_resume_a_schedule(workspace: Workspace, daemon: Daemon) -> None:
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "nightly" in cells(app, "schedules"))
         app.query_one("#schedules", DataTable).focus()
@@ -135,14 +135,14 @@ async def test_keys_run_pause_and_resume_a_schedule(place: Place, daemon: Daemon
         await until(pilot, lambda: "paused" not in cells(app, "schedules"))
         await pilot.press("r")
         await until(pilot, lambda: "never" not in cells(app, "schedules"))
-    (job,) = place.said("job", "list", "--plugin", "timed")["jobs"]
+    (job,) = workspace.json("job", "list", "--plugin", "timed")["jobs"]
     assert job["submitted_by"] == "scheduler"
 
 
-async def test_enter_shows_everything_about_a_job(place: Place, daemon: Daemon) -> None:
+async def test_enter_shows_everything_about_a_job(workspace: Workspace, daemon: Daemon) -> None:
     """What `job show` prints."""
-    job_id = place.said("run", "slow", "handle", "--no-wait")["job_id"]
-    app = WatchApp(asking(place), show_job)
+    job_id = workspace.json("run", "slow", "handle", "--no-wait")["job_id"]
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
@@ -156,12 +156,12 @@ async def test_enter_shows_everything_about_a_job(place: Place, daemon: Daemon) 
         assert not isinstance(app.screen, Details)
 
 
-async def test_the_output_of_a_running_job_is_shown_as_it_comes(place: Place, daemon: Daemon) -> None:
+async def test_the_output_of_a_running_job_is_shown_as_it_comes(workspace: Workspace, daemon: Daemon) -> None:
     """What it prints is below the document; once it has ended, the document has its result."""
-    gate = place.config.parent / "gate"
+    gate = workspace.config.parent / "gate"
     os.mkfifo(gate)
-    job_id = place.said("run", "talker", "--no-wait")["job_id"]
-    app = WatchApp(asking(place), show_job)
+    job_id = workspace.json("run", "talker", "--no-wait")["job_id"]
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
@@ -176,19 +176,19 @@ async def test_the_output_of_a_running_job_is_shown_as_it_comes(place: Place, da
         assert str(output.render()) == ""
 
 
-async def test_a_daemon_that_stops_is_told(place: Place, daemon: Daemon) -> None:
-    app = WatchApp(asking(place), show_job)
+async def test_a_daemon_that_stops_is_told(workspace: Workspace, daemon: Daemon) -> None:
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "up" in str(app.query_one("#head", Static).render()))
         daemon.end()
         await until(pilot, lambda: "daemon" in str(app.query_one("#head", Static).render()))
 
 
-async def test_its_picture_is_in_the_docs(place: Place, daemon: Daemon, tmp_path: Path) -> None:
+async def test_its_picture_is_in_the_docs(workspace: Workspace, daemon: Daemon, tmp_path: Path) -> None:
     """The SVG names no font from the network, and the one in the docs shows the tables there are today."""
-    place.ductile("run", "broken")
-    place.said("pipeline", "run", "report", "--no-wait")
-    app = WatchApp(asking(place), show_job)
+    workspace.ductile("run", "broken")
+    workspace.json("pipeline", "run", "report", "--no-wait")
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
         await pilot.pause()  # until everything is laid out
@@ -221,10 +221,10 @@ async def test_a_momentary_error_does_not_end_the_screen() -> None:
     assert errors == []
 
 
-async def test_events_can_be_read_in_a_terminal_of_80_columns(place: Place, daemon: Daemon) -> None:
+async def test_events_can_be_read_in_a_terminal_of_80_columns(workspace: Workspace, daemon: Daemon) -> None:
     """Events with their job fit the screen."""
-    place.ductile("run", "broken")
-    app = WatchApp(asking(place), show_job)
+    workspace.ductile("run", "broken")
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(80, 24)) as pilot:
         events = app.query_one("#events", RichLog)
         await until(pilot, lambda: any("broken" in line.text for line in events.lines))
@@ -238,9 +238,9 @@ async def test_events_can_be_read_in_a_terminal_of_80_columns(place: Place, daem
         assert jobs.region.bottom <= failed.region.y, "and are below each other"
 
 
-async def test_every_table_can_be_reached_in_a_small_terminal(place: Place, daemon: Daemon) -> None:
+async def test_every_table_can_be_reached_in_a_small_terminal(workspace: Workspace, daemon: Daemon) -> None:
     """Tab goes through all tables, and the focused one is scrolled into view."""
-    app = WatchApp(asking(place), show_job)
+    app = WatchApp(asking(workspace), show_job)
     async with app.run_test(size=(60, 20)) as pilot:
         await until(pilot, lambda: "nightly" in cells(app, "schedules"))
         app.query_one("#jobs", DataTable).focus()

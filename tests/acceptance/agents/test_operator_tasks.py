@@ -161,7 +161,7 @@ async def test_twenty_tasks(gateway: Gateway) -> None:
     total_calls, total_tokens = page.pop("In all")
     done = tasks(gateway.receiver.url)
     assert [each.text for each in done] == list(page)
-    async with an_agent(gateway.api.place) as agent:
+    async with an_agent(gateway.api.workspace) as agent:
         for task in done:
             calls, tokens = await measured(task, gateway, agent)
             assert (task.text, calls) == (task.text, page[task.text][0])

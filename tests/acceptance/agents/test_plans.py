@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from builders.http import SCOPES, Api, an_api, an_api_place, token_for
+from builders.http import SCOPES, Api, an_api, an_api_workspace, token_for
 from builders.mcp import an_agent
 from ductile.operations.tools.schemas import tool_fields, waits_for_job
 from ductile.operations.tools.table import TOOLS, operation_of
@@ -24,7 +24,7 @@ PLUGINS = """\
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_place(tmp_path_factory.mktemp("plans"), PLUGINS)) as running:
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("plans"), PLUGINS)) as running:
         yield running
 
 
@@ -73,15 +73,15 @@ def test_a_tool_needs_the_scope_of_its_operation(api: Api, tool: str) -> None:
 
 async def test_keys_are_set_removed_and_brought_back(api: Api) -> None:
     """A plan writes nothing. Applied, it is what was shown, in the history with its author; then undone."""
-    before = api.place.config.read_text()
-    async with an_agent(api.place) as agent:
+    before = api.workspace.config.read_text()
+    async with an_agent(api.workspace) as agent:
         pipeline = {"name": "wired", "steps": [{"id": "one", "uses": "echo"}]}
         plan = await agent.call(
             "config_plan",
             set={"plugins.timed.timeout": "5s", "pipelines[+]": pipeline},
             unset=["plugins.timed.schedules[1]"],
         )
-        assert api.place.config.read_text() == before
+        assert api.workspace.config.read_text() == before
         assert plan["reload"]["pipelines"]["added"] == ["wired"]
         assert [(each["id"], each["change"]) for each in plan["reload"]["schedules"]] == [
             ("again", "removed")
@@ -90,40 +90,40 @@ async def test_keys_are_set_removed_and_brought_back(api: Api) -> None:
         assert any("plugins.timed.timeout" in line for line in file["differences"])
         applied = await agent.call("config_apply", plan=plan["plan"])
         assert (applied["plan"], applied["sealed"]) == (plan["plan"], True)
-        assert "# When the meter is read." in api.place.config.read_text()
+        assert "# When the meter is read." in api.workspace.config.read_text()
         assert (await agent.call("start__wired"))["status"] == "succeeded"
-        newest = api.place.said("config", "history")["history"][0]
+        newest = api.workspace.json("config", "history")["history"][0]
         assert (newest["command"], newest["author"], newest["in_force"]) == ("apply", "mcp", True)
         ledger = [row["data"] for row in api.get("/ledger")["events"] if row["kind"] == "config.loaded"]
         assert ("mcp", plan["plan"]) in [(each.get("author"), each.get("plan")) for each in ledger]
         back = await agent.call("config_plan", rollback_to="previous")
         assert back["reload"]["pipelines"]["removed"] == ["wired"]
         await agent.call("config_apply", plan=back["plan"])
-    assert api.place.config.read_text() == before
-    newest = api.place.said("config", "history")["history"][0]
+    assert api.workspace.config.read_text() == before
+    newest = api.workspace.json("config", "history")["history"][0]
     assert (newest["command"], newest["author"]) == ("rollback", "mcp")
 
 
 async def test_a_plan_is_refused_after_another_change(api: Api) -> None:
     """If a file has changed since, nothing is written, and the error says how to go on."""
-    before = api.place.config.read_text()
-    async with an_agent(api.place) as agent:
+    before = api.workspace.config.read_text()
+    async with an_agent(api.workspace) as agent:
         plan = await agent.call("config_plan", set={"plugins.timed.parallelism": 2})
-        api.place.append("  other: {uses: echo}\n")
-        changed = api.place.config.read_text()
+        api.workspace.append("  other: {uses: echo}\n")
+        changed = api.workspace.config.read_text()
         error = await agent.refused("config_apply", plan=plan["plan"])
         assert error["code"] == "conflict"
         assert "config_plan" in error["hint"]
-        assert api.place.config.read_text() == changed
+        assert api.workspace.config.read_text() == changed
         undo = await agent.call("config_plan", rollback_to="sealed")
         await agent.call("config_apply", plan=undo["plan"])
-        assert api.place.config.read_text() == before
+        assert api.workspace.config.read_text() == before
         assert (await agent.refused("config_apply", plan="0000000000000000"))["code"] == "conflict"
 
 
 async def test_an_impossible_change_is_an_error_with_its_place(api: Api) -> None:
     """What is wrong, at which key, and what was expected; nothing is kept as a plan."""
-    async with an_agent(api.place) as agent:
+    async with an_agent(api.workspace) as agent:
         error = await agent.refused("config_plan", set={"plugins.timed.timeot": "5s"})
         (problem,) = error["details"]["problems"]
         assert problem["key"] == "plugins.timed.timeot"
@@ -135,8 +135,8 @@ async def test_an_impossible_change_is_an_error_with_its_place(api: Api) -> None
 
 async def test_a_token_is_narrowed(api: Api) -> None:
     """One in the configuration, and one that the CLI has made with a scope file."""
-    api.place.said("token", "create", "robot", "--scopes", "jobs:rw,system:rw")
-    async with an_agent(api.place) as agent:
+    api.workspace.json("token", "create", "robot", "--scopes", "jobs:rw,system:rw")
+    async with an_agent(api.workspace) as agent:
         for name in ("robot", "jobs:rw"):
             plan = await agent.call("config_plan", token_scopes={name: ["jobs:ro"]})
             assert plan["reload"]["tokens"]["changed"] == [name]
@@ -151,14 +151,16 @@ async def test_a_token_is_narrowed(api: Api) -> None:
 async def test_a_token_cannot_plan_itself_more_rights(api: Api) -> None:
     """Over a token, keys need all rights, and programs, secrets and stronger tokens stay out of reach."""
     url = f"http://localhost:{api.port}"
-    async with an_agent(api.place, "--url", url, variables={"DUCTILE_TOKEN": token_for("system:rw")}) as some:
+    async with an_agent(
+        api.workspace, "--url", url, variables={"DUCTILE_TOKEN": token_for("system:rw")}
+    ) as some:
         assert (await some.refused("config_plan", set={"plugins.timed.timeout": "5s"}))["code"] == "denied"
         for scopes in ({"*": ["jobs:ro"]}, {"system:rw": ["*"]}):
             assert (await some.refused("config_plan", token_scopes=scopes))["code"] == "denied"
-        async with an_agent(api.place) as local:
+        async with an_agent(api.workspace) as local:
             plan = await local.call("config_plan", set={"plugins.timed.timeout": "5s"})
         assert (await some.refused("config_apply", plan=plan["plan"]))["code"] == "denied"
-    async with an_agent(api.place, "--url", url, variables={"DUCTILE_TOKEN": token_for("*")}) as every:
+    async with an_agent(api.workspace, "--url", url, variables={"DUCTILE_TOKEN": token_for("*")}) as every:
         assert "plan" in await every.call("config_plan", set={"plugins.timed.timeout": "5s"})
         for changes in (
             {"plugins.own.run": "id"},

@@ -11,7 +11,7 @@ import pytest
 
 from builders.daemons import BROKEN, answering
 from builders.described import Description, assert_holds, holds
-from builders.http import Api, EventReader, Said, an_api, an_api_place
+from builders.http import Api, EventReader, Said, an_api, an_api_workspace
 from builders.receivers import a_receiver
 from ductile.api.endpoints import ENDPOINTS
 from ductile.operations.jobs.documents import MAX_DEPTH
@@ -124,7 +124,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     directory = tmp_path_factory.mktemp("api")
     (directory / "thing.txt").write_text("a thing")
     more = f"{MORE}{LONG}artifacts: {{roots: [{json.dumps(str(directory))}]}}\n"
-    place = an_api_place(directory, PLUGINS, more=more)
+    workspace = an_api_workspace(directory, PLUGINS, more=more)
     made = {
         "status": "ok",
         "result": {"n": 2**60},
@@ -134,11 +134,11 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         "artifacts": [{"name": "thing", "path": str(directory / "thing.txt"), "size": 7}],
         "something": "else",
     }
-    (place.plugin("maker", answering(made)) / "manifest.yaml").write_text(MAKER)
-    place.plugin("broken", BROKEN)
-    place.plugin("gated", GATED)
-    place.plugin("unused", BROKEN)
-    with an_api(place) as api:
+    (workspace.plugin("maker", answering(made)) / "manifest.yaml").write_text(MAKER)
+    workspace.plugin("broken", BROKEN)
+    workspace.plugin("gated", GATED)
+    workspace.plugin("unused", BROKEN)
+    with an_api(workspace) as api:
         asker = Asker(api)
         ask_for_runs(asker)
         ask_with_dry_runs(asker)
@@ -146,7 +146,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         ask_about_many(asker)
         ask_about_deliveries(asker)
         ask_to_operate(asker)
-        ask_about_the_rest(asker, place.directory)
+        ask_about_the_rest(asker, workspace.directory)
         yield asker
 
 
@@ -405,7 +405,7 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
     config = directory / "demo" / "config.yaml"
     ask_about_configurations(ask, config)
     config.write_text(config.read_text().replace("name: pushed", "name: pushed-too"))
-    assert ask.api.place.ductile("config", "lock").status == 0
+    assert ask.api.workspace.ductile("config", "lock").status == 0
     differs = ask(200, "GET", "/webhooks")["on_disk"]
     assert (differs["added"], differs["removed"], differs["error"]) == (["pushed-too"], ["pushed"], None)
     config.write_text("nonsense: 1\n")

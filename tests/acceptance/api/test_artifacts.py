@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import answering
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 
 SECRET = "canary-outside-the-roots"
 
@@ -50,9 +50,9 @@ def api(tmp_path_factory: pytest.TempPathFactory, out: Path) -> Iterator[Api]:
         {"name": "web", "url": "https://example.org/x.png"},
     ]
     more = f"artifacts:\n  roots: [{json.dumps(str(out))}]\n"
-    place = an_api_place(tmp_path_factory.mktemp("api"), "  painter: {}\n", more=more)
-    place.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), "  painter: {}\n", more=more)
+    workspace.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
+    with an_api(workspace) as running:
         yield running
 
 
@@ -111,9 +111,9 @@ def test_everything_else_is_not_there(api: Api, job: str, name: str) -> None:
 
 def test_without_roots_nothing_is_served(tmp_path: Path, out: Path) -> None:
     """Serving files is something an operator decides."""
-    place = an_api_place(tmp_path, "  painter: {}\n")
+    workspace = an_api_workspace(tmp_path, "  painter: {}\n")
     artifacts = [{"name": "data", "path": str(out / "data.bin")}]
-    place.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
-    with an_api(place) as api:
+    workspace.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
+    with an_api(workspace) as api:
         job_id = api.ended(api.post("/plugin/painter/poll")["job_id"])["job_id"]
         assert api.ask("GET", f"/job/{job_id}/artifact/data").status == 404

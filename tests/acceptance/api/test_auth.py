@@ -6,18 +6,18 @@ from functools import partial
 from pathlib import Path
 
 from builders.daemons import answering
-from builders.http import SCOPES, Api, EventReader, an_api, an_api_place, token_for
+from builders.http import SCOPES, Api, EventReader, an_api, an_api_workspace, token_for
 from ductile.api.endpoints import ENDPOINTS
 
 
 def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
     """The new one opens, the old one does not, and no connection is dropped."""
-    place = an_api_place(tmp_path)
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path)
+    with an_api(workspace) as api:
         assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).status == 200
-        text = place.config.read_text()
-        place.config.write_text(text.replace(token_for("jobs:ro"), "another-value"))
-        assert place.ductile("config", "lock").status == 0
+        text = workspace.config.read_text()
+        workspace.config.write_text(text.replace(token_for("jobs:ro"), "another-value"))
+        assert workspace.ductile("config", "lock").status == 0
         assert api.post("/system/reload", status=200)["message"] == "The new configuration is in force."
         assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).code == "unauthorized"
         assert api.ask("GET", "/jobs", token="another-value").status == 200
@@ -25,18 +25,18 @@ def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
 
 def test_a_repeated_call_is_one_after_another_token_is_gone(tmp_path: Path) -> None:
     """The keys of a token without a name are its own, whatever tokens stand before it."""
-    place = an_api_place(tmp_path)
-    text = place.config.read_text()
+    workspace = an_api_workspace(tmp_path)
+    text = workspace.config.read_text()
     first = '      - {token: first-of-two, scopes: ["*"]}\n'
     second = '      - {token: second-of-two, scopes: ["*"]}\n'
-    place.config.write_text(text.replace("    tokens:\n", f"    tokens:\n{first}{second}"))
+    workspace.config.write_text(text.replace("    tokens:\n", f"    tokens:\n{first}{second}"))
     call = partial(Api.post, path="/plugin/echo/poll", headers={"Idempotency-Key": "once"})
-    with an_api(place) as api:
+    with an_api(workspace) as api:
         mine = call(api, token="second-of-two")
         other = call(api, token="first-of-two")
         assert other["deduplicated"] is False
-        place.config.write_text(place.config.read_text().replace(first, ""))
-        assert place.ductile("config", "lock").status == 0
+        workspace.config.write_text(workspace.config.read_text().replace(first, ""))
+        assert workspace.ductile("config", "lock").status == 0
         api.post("/system/reload", status=200)
         again = call(api, token="second-of-two")
         assert (again["job_id"], again["deduplicated"]) == (mine["job_id"], True)
@@ -44,11 +44,11 @@ def test_a_repeated_call_is_one_after_another_token_is_gone(tmp_path: Path) -> N
 
 def test_a_command_in_the_body_needs_the_right_to_run_it(tmp_path: Path) -> None:
     """As one in the path: a token for the commands of a plugin that read may not run one that writes."""
-    place = an_api_place(tmp_path, "  mixed: {}\n", scopes=(*SCOPES, "mixed:ro"))
-    manifest = place.plugin("mixed", answering({"status": "ok"})) / "manifest.yaml"
+    workspace = an_api_workspace(tmp_path, "  mixed: {}\n", scopes=(*SCOPES, "mixed:ro"))
+    manifest = workspace.plugin("mixed", answering({"status": "ok"})) / "manifest.yaml"
     commands = "commands: [{name: poll, type: read}, {name: handle, type: write}]"
     manifest.write_text(manifest.read_text().replace("commands: [poll, handle, health]", commands))
-    with an_api(place) as api:
+    with an_api(workspace) as api:
         token = token_for("mixed:ro")
         for path, body in (
             ("/plugin/mixed/handle", {}),
@@ -62,11 +62,11 @@ def test_a_command_in_the_body_needs_the_right_to_run_it(tmp_path: Path) -> None
 
 def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
     """A token that is taken away reads nothing more, also where it has begun to read."""
-    place = an_api_place(tmp_path)
-    with an_api(place) as api, EventReader(api) as reader:
-        text = place.config.read_text()
-        place.config.write_text(text.replace(token_for("events:ro"), "another-value"))
-        assert place.ductile("config", "lock").status == 0
+    workspace = an_api_workspace(tmp_path)
+    with an_api(workspace) as api, EventReader(api) as reader:
+        text = workspace.config.read_text()
+        workspace.config.write_text(text.replace(token_for("events:ro"), "another-value"))
+        assert workspace.ductile("config", "lock").status == 0
         api.post("/system/reload", status=200)
         reader.wait_for_end()
         assert api.ask("GET", "/events", token=token_for("events:ro")).code == "unauthorized"
@@ -74,15 +74,15 @@ def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
 
 def test_a_slow_body_does_not_keep_a_token_alive(tmp_path: Path) -> None:
     """A token that was taken away while its caller was still sending starts nothing."""
-    place = an_api_place(tmp_path)
-    with an_api(place) as api, api.connect() as caller:
+    workspace = an_api_workspace(tmp_path)
+    with an_api(workspace) as api, api.connect() as caller:
         auth = f"Authorization: Bearer {token_for('plugin:rw')}\r\nExpect: 100-continue\r\n"
         head = f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\n{auth}Content-Length: 2\r\n\r\n"
         caller.sendall(head.encode())
         assert caller.recv(65536).startswith(b"HTTP/1.1 100 ")
-        text = place.config.read_text()
-        place.config.write_text(text.replace(token_for("plugin:rw"), "another-value"))
-        assert place.ductile("config", "lock").status == 0
+        text = workspace.config.read_text()
+        workspace.config.write_text(text.replace(token_for("plugin:rw"), "another-value"))
+        assert workspace.ductile("config", "lock").status == 0
         api.post("/system/reload", status=200)
         caller.sendall(b"{}")
         assert caller.recv(65536).startswith(b"HTTP/1.1 401 ")
@@ -91,16 +91,16 @@ def test_a_slow_body_does_not_keep_a_token_alive(tmp_path: Path) -> None:
 
 def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     """The problems are in the answer; an address cannot be changed by a reload."""
-    place = an_api_place(tmp_path)
-    with an_api(place) as api:
-        text = place.config.read_text()
-        place.config.write_text(text + "  nobody: {nonsense: 1}\n")
+    workspace = an_api_workspace(tmp_path)
+    with an_api(workspace) as api:
+        text = workspace.config.read_text()
+        workspace.config.write_text(text + "  nobody: {nonsense: 1}\n")
         said = api.ask("POST", "/system/reload")
         assert said.status == 422
         assert said.code in ("config_invalid", "integrity_violation")
         assert said.body["error"]["details"]["problems"]
-        place.config.write_text(text.replace("listen: localhost:0", "listen: localhost:1"))
-        assert place.ductile("config", "lock").status == 0
+        workspace.config.write_text(text.replace("listen: localhost:0", "listen: localhost:1"))
+        assert workspace.ductile("config", "lock").status == 0
         assert api.ask("POST", "/system/reload").code == "conflict"
         assert api.ask("GET", "/jobs").status == 200
 
@@ -110,9 +110,9 @@ def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
     tokens = (
         "tokens:\n  - {name: bot, key: bots-key, scopes_file: bot.json}\n  - {name: hook, key: hooks-key}\n"
     )
-    place = an_api_place(tmp_path, more=tokens)
-    (place.config.parent / "bot.json").write_text('{"scopes": ["read:jobs", "echo:rw"]}')
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, more=tokens)
+    (workspace.config.parent / "bot.json").write_text('{"scopes": ["read:jobs", "echo:rw"]}')
+    with an_api(workspace) as api:
         assert api.ask("GET", "/jobs", token="bots-key").status == 200
         assert api.post("/plugin/echo/poll", token="bots-key")["status"] == "queued"
         assert api.ask("POST", "/system/reload", token="bots-key").status == 403
@@ -121,7 +121,7 @@ def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
 
 def test_a_request_through_a_proxy_learns_little_about_health(tmp_path: Path) -> None:
     """Peers that are not loopback get `status` only, and behind a proxy all seem to be."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         for path in ("/healthz", "/readyz"):
             assert "queue_depth" in api.ask("GET", path).body
             for header in ("X-Forwarded-For", "Forwarded"):
@@ -131,7 +131,7 @@ def test_a_request_through_a_proxy_learns_little_about_health(tmp_path: Path) ->
 
 def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> None:
     """429 with Retry-After after too many wrong tokens; a right one still passes from there."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         statuses = [api.ask("GET", "/jobs", token=f"guess-{number}").status for number in range(15)]
         assert statuses == [401] * 10 + [429] * 5
         said = api.ask("GET", "/jobs", token="guess")
@@ -146,9 +146,11 @@ def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> N
 
 def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> None:
     """Open on loopback; elsewhere only with api.open_discovery, or a token, whatever that may do."""
-    place = an_api_place(tmp_path)
-    place.config.write_text(place.config.read_text().replace("listen: localhost:0", "listen: 0.0.0.0:0"))
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path)
+    workspace.config.write_text(
+        workspace.config.read_text().replace("listen: localhost:0", "listen: 0.0.0.0:0")
+    )
+    with an_api(workspace) as api:
         catalogue = [endpoint.http.path for endpoint in ENDPOINTS if endpoint.access.discovery]
         assert len(catalogue) == 4
         for path in (path.replace("{plugin}", "echo") for path in catalogue):
@@ -158,18 +160,18 @@ def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> No
                 assert api.ask("GET", path, token=token_for(scope)).status == 200
         assert api.ask("GET", "/topology", token=token_for("jobs:ro")).status == 403
         assert api.ask("GET", "/healthz", token=None).status == 200
-        text = place.config.read_text()
-        place.config.write_text(text.replace("api:\n", "api:\n  open_discovery: true\n"))
-        assert place.ductile("config", "lock").status == 0
+        text = workspace.config.read_text()
+        workspace.config.write_text(text.replace("api:\n", "api:\n  open_discovery: true\n"))
+        assert workspace.ductile("config", "lock").status == 0
         api.post("/system/reload", status=200)
         assert api.ask("GET", "/skills", token=None).status == 200
 
 
 def test_an_address_that_is_taken(tmp_path: Path) -> None:
     """The daemon names what it could not do and does not start half."""
-    place = an_api_place(tmp_path / "one")
-    with an_api(place) as api:
-        other = an_api_place(tmp_path / "two")
+    workspace = an_api_workspace(tmp_path / "one")
+    with an_api(workspace) as api:
+        other = an_api_workspace(tmp_path / "two")
         other.config.write_text(other.config.read_text().replace("localhost:0", f"127.0.0.1:{api.port}"))
         assert other.ductile("config", "lock").status == 0
         started = other.ductile("system", "start")
@@ -181,15 +183,15 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
 
 def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
     """Off by default."""
-    from builders.daemons import a_daemon, a_place  # noqa: PLC0415 - the only daemon here without it
+    from builders.daemons import a_daemon, a_workspace  # noqa: PLC0415 - the only daemon here without it
 
-    with a_daemon(a_place(tmp_path)) as daemon:
+    with a_daemon(a_workspace(tmp_path)) as daemon:
         assert not [line for line in daemon.whole_log() if line["component"] == "api"]
 
 
 def test_the_token_of_a_forbidden_request_is_named_in_the_log(tmp_path: Path) -> None:
     """Every request is logged with the token's name, above all the one that was refused."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         assert api.ask("POST", "/plugin/echo/poll", token=token_for("jobs:ro")).code == "denied"
         line = api.daemon.wait_for("api.request", lambda line: line["path"] == "/plugin/echo/poll")
         assert (line["status"], line["token"]) == (403, "jobs:ro")

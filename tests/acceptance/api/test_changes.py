@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 
 #: Every call of the kind, on a job that the test knows.
 CHANGES = (
@@ -22,17 +22,17 @@ CHANGES = (
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(
+    workspace = an_api_workspace(
         tmp_path_factory.mktemp("api"), "  slow: {}\n  broken: {}\n", api="  max_body_size: 64KB\n"
     )
-    text = place.config.read_text()
+    text = workspace.config.read_text()
     schedules = "  echo: {schedules: [{id: hourly, every: 1h}]}\n"
-    place.config.write_text(text.replace("  echo: {}\n", schedules))
-    place.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
-    place.plugin(
+    workspace.config.write_text(text.replace("  echo: {}\n", schedules))
+    workspace.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
+    workspace.plugin(
         "broken", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "error", "error": "no", "retry": false}\'\n'
     )
-    with an_api(place) as running:
+    with an_api(workspace) as running:
         yield running
 
 

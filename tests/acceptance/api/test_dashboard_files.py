@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ductile.dashboard
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 
 STATIC = Path(ductile.dashboard.__file__).parent / "static"
 FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
@@ -20,7 +20,7 @@ MAX_BYTES = 150 * 1024
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_place(tmp_path_factory.mktemp("api"))) as running:
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"))) as running:
         yield running
 
 

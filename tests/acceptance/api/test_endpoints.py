@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import BROKEN, answering
-from builders.http import SCOPES, Api, an_api, an_api_place, token_for
+from builders.http import SCOPES, Api, an_api, an_api_workspace, token_for
 from ductile.api.endpoints import ENDPOINTS
 
 READER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "read"}\'\n'
@@ -605,21 +605,21 @@ commands:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(
+    workspace = an_api_workspace(
         tmp_path_factory.mktemp("api"),
         "  reader: {}\n  ghost: {}\n",
         more=PIPELINES,
         scopes=EVERY_SCOPE,
     )
-    text = place.config.read_text()
-    place.config.write_text(
+    text = workspace.config.read_text()
+    workspace.config.write_text(
         text.replace(
             "  echo: {}\n", "  echo: {schedules: [{id: hourly, every: 1h, timezone: Asia/Kolkata}]}\n"
         )
     )
-    plugin = place.plugin("reader", READER)
+    plugin = workspace.plugin("reader", READER)
     (plugin / "manifest.yaml").write_text(MANIFEST)
-    with an_api(place) as running:
+    with an_api(workspace) as running:
         yield running
 
 
@@ -715,9 +715,9 @@ def test_pages_follow_one_another(api: Api) -> None:
 
 def test_cancel_and_retry(tmp_path: Path) -> None:
     """Cancel kills a running job, retry queues a dead one; 409 in the wrong state."""
-    place = an_api_place(tmp_path, "  slow: {}\n")
-    place.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, "  slow: {}\n")
+    workspace.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
+    with an_api(workspace) as api:
         job_id = api.post("/plugin/slow/poll")["job_id"]
         api.daemon.wait_until_started(job_id)
         assert api.ask("POST", f"/job/{job_id}/retry").code == "conflict"
@@ -810,9 +810,9 @@ def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
 
 def test_the_cause_of_a_failure_is_served_over_http(tmp_path: Path) -> None:
     """Also available over HTTP, without a shell."""
-    place = an_api_place(tmp_path, "  broken: {retry: {max_attempts: 1}}\n")
-    place.plugin("broken", BROKEN)
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, "  broken: {retry: {max_attempts: 1}}\n")
+    workspace.plugin("broken", BROKEN)
+    with an_api(workspace) as api:
         job_id = api.post("/plugin/broken/poll")["job_id"]
         api.ended(job_id)
         why = api.get(f"/job/{job_id}/explain", token=token_for("jobs:ro"))
@@ -828,7 +828,7 @@ def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
     assert b"canary" not in said.content
     warning = said.body["warnings"][0]
     assert warning["message"] == "a secret is written in the clear"
-    assert (warning["file"], warning["key"]) == (str(api.place.config), "api.auth.tokens[0].token")
+    assert (warning["file"], warning["key"]) == (str(api.workspace.config), "api.auth.tokens[0].token")
     assert warning["line"] > 1
     assert api.post("/system/reload", status=200)["warnings"] == said.body["warnings"]
 
@@ -861,9 +861,9 @@ def test_schedules_are_run_over_http(api: Api) -> None:
 
 def test_the_full_text_of_the_log_is_searched(tmp_path: Path) -> None:
     """Words of the output of an execution are found at once, not some seconds later."""
-    place = an_api_place(tmp_path, "  poet: {}\n")
-    place.plugin("poet", answering({"status": "ok", "result": "a nightingale sang"}))
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, "  poet: {}\n")
+    workspace.plugin("poet", answering({"status": "ok", "result": "a nightingale sang"}))
+    with an_api(workspace) as api:
         job_id = api.post("/plugin/poet/poll")["job_id"]
         api.ended(job_id)
         found = api.get("/job-logs?query=nightingale")["logs"]

@@ -9,12 +9,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from builders.http import CANARY, Api, an_api, an_api_place, token_for
+from builders.http import CANARY, Api, an_api, an_api_workspace, token_for
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_place(tmp_path_factory.mktemp("api"), api="  max_body_size: 64KB\n")) as running:
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"), api="  max_body_size: 64KB\n")) as running:
         yield running
 
 

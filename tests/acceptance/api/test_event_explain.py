@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_workspace, token_for
 
 CONFIG = """\
 routes: [{from: api, event_type: order.paid, to: echo}]
@@ -19,7 +19,7 @@ EVENT = {"type": "order.paid", "payload": {"total": 35}}
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
-    with an_api(an_api_place(tmp_path, more=CONFIG)) as running:
+    with an_api(an_api_workspace(tmp_path, more=CONFIG)) as running:
         yield running
 
 

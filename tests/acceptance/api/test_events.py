@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from builders.http import EventReader, an_api, an_api_place, token_for
+from builders.http import EventReader, an_api, an_api_workspace, token_for
 from ductile.core.jobs.model import LedgerKind
 
 
@@ -18,7 +18,7 @@ def succeeded(events: list[dict[str, Any]]) -> set[str]:
 
 def test_events_are_streamed_after_they_are_on_disk(tmp_path: Path) -> None:
     """When an event is read, its job can be read too."""
-    with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
+    with an_api(an_api_workspace(tmp_path)) as api, EventReader(api) as reader:
         job_id = api.post("/plugin/echo/poll")["job_id"]
         events = reader.wait_until(lambda seen: job_id in succeeded(seen))
         own = [event for event in events if event["data"]["job_id"] == job_id]
@@ -30,7 +30,7 @@ def test_events_are_streamed_after_they_are_on_disk(tmp_path: Path) -> None:
 
 def test_a_stream_is_resumed_under_load_without_a_gap(tmp_path: Path) -> None:
     """Readers that come and go while jobs run see every number once, in order, all of them."""
-    with an_api(an_api_place(tmp_path)) as api, ThreadPoolExecutor(2) as workers:
+    with an_api(an_api_workspace(tmp_path)) as api, ThreadPoolExecutor(2) as workers:
         last = 0
         seen: list[int] = []
         kinds: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ def test_a_stream_is_resumed_under_load_without_a_gap(tmp_path: Path) -> None:
 
 def test_filters(tmp_path: Path) -> None:
     """By kind and by job."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         one = api.post("/plugin/echo/poll")["job_id"]
         api.ended(one)
         two = api.post("/plugin/echo/poll")["job_id"]
@@ -65,7 +65,7 @@ def test_filters(tmp_path: Path) -> None:
 
 def test_a_filter_that_lets_nothing_through_is_refused(tmp_path: Path) -> None:
     """A stream that could only be silent says so before it begins."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         said = api.ask("GET", "/events?kind=config.loaded,job.transitions")
         assert (said.status, said.code) == (400, "usage")
         assert said.body["message"] == "kind: unknown value 'job.transitions'"
@@ -81,7 +81,7 @@ def test_a_filter_that_lets_nothing_through_is_refused(tmp_path: Path) -> None:
 
 def test_an_id_that_was_never_given_is_a_gap(tmp_path: Path) -> None:
     """An id of another store, or made up: the reader gets a gap and then new events."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with EventReader(api, last_id=10**9) as reader:
             (gap,) = reader.wait_until(lambda seen: len(seen) == 1)
@@ -94,14 +94,14 @@ def test_an_id_that_was_never_given_is_a_gap(tmp_path: Path) -> None:
 
 def test_streams_end_with_the_daemon(tmp_path: Path) -> None:
     """A stop does not wait for readers, and readers see an end rather than a silence."""
-    with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
+    with an_api(an_api_workspace(tmp_path)) as api, EventReader(api) as reader:
         assert api.daemon.end() == 0
         reader.wait_for_end()
 
 
 def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
     """503 with Retry-After instead of one more; a reader that disconnects makes room."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         readers = [EventReader(api) for _ in range(64)]
         for reader in readers:
             reader.__enter__()
@@ -117,7 +117,7 @@ def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
 
 def test_a_new_reader_learns_where_it_joined(tmp_path: Path) -> None:
     """A reader that is cut off before its first event resumes from there and misses nothing."""
-    with an_api(an_api_place(tmp_path)) as api:
+    with an_api(an_api_workspace(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with api.connect() as reader, reader.makefile("rb") as lines:
             head = f"GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n\r\n"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builders.http import Api, an_api, an_api_place, read_all
+from builders.http import Api, an_api, an_api_workspace, read_all
 
 MANY = 300
 HOOKS = (
@@ -43,9 +43,9 @@ def assert_sampled(
 
 
 def test_unknown_callers_do_not_fill_the_log(tmp_path: Path) -> None:
-    place = an_api_place(tmp_path, more=HOOKS)
-    place.config.write_text(place.config.read_text().replace("log_level: debug", "log_level: info"))
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, more=HOOKS)
+    workspace.config.write_text(workspace.config.read_text().replace("log_level: debug", "log_level: info"))
+    with an_api(workspace) as api:
         address = api.daemon.wait_for("webhook.listening")["address"]
         hooks = replace(api, port=int(address.rpartition(":")[2]))
         flood(hooks, b"POST /hook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")

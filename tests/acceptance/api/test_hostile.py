@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from builders.http import Api, an_api, an_api_place, read_all, token_for
+from builders.http import Api, an_api, an_api_workspace, read_all, token_for
 from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "a-canary-of-hooks"
@@ -68,8 +68,8 @@ def status_of(answer: bytes) -> int | None:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    place = an_api_place(tmp_path_factory.mktemp("api"), more=HOOKS, api="  max_body_size: 64KB\n")
-    with an_api(place) as running:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), more=HOOKS, api="  max_body_size: 64KB\n")
+    with an_api(workspace) as running:
         yield running
 
 

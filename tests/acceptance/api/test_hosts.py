@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_workspace, token_for
 from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "a-canary-of-hooks"
@@ -34,7 +34,7 @@ PROXIED = {"Host": "ductile.example.org", "X-Forwarded-For": "192.0.2.1"}
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_place(tmp_path_factory.mktemp("api"), more=HOOKS)) as running:
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"), more=HOOKS)) as running:
         yield running
 
 
@@ -85,8 +85,8 @@ def test_signed_calls_come_under_any_name(hooks: Api) -> None:
 
 
 def test_a_catalogue_that_was_opened_is_open_under_any_name(tmp_path_factory: pytest.TempPathFactory) -> None:
-    place = an_api_place(tmp_path_factory.mktemp("open"), api="  open_discovery: true\n")
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("open"), api="  open_discovery: true\n")
+    with an_api(workspace) as api:
         for path in CATALOGUE:
             assert api.ask("GET", path, token=None, headers=PROXIED).status == 200
 

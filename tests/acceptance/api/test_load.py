@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import Daemon
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_workspace, token_for
 
 CONNECTIONS = 64
 BODY = json.dumps({"payload": {"text": "x" * 100}}).encode()
@@ -82,9 +82,9 @@ def succeeded(api: Api) -> set[str]:
 
 
 def check_promises(directory: Path, seconds: float, patience: float) -> None:
-    place = an_api_place(directory)
-    place.config.write_text(place.config.read_text().replace("log_level: debug", "log_level: info"))
-    with an_api(place) as api:
+    workspace = an_api_workspace(directory)
+    workspace.config.write_text(workspace.config.read_text().replace("log_level: debug", "log_level: info"))
+    with an_api(workspace) as api:
         load = asyncio.run(put_under_load(api.port, seconds))
         assert set(load.statuses) <= ANSWERS
         # How many is a matter of the machine: on a busy one a connection gets one answer in this time.

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from builders.http import Api, an_api, an_api_place, token_for
+from builders.http import Api, an_api, an_api_workspace, token_for
 from ductile.api.endpoints import ENDPOINTS
 
 MANIFEST = """\
@@ -70,10 +70,12 @@ LEFT_OUT = (
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     plugins = "  strict: {validate_input: true}\n  resting: {uses: echo, enabled: false}\n  ghost: {}\n"
-    place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
-    plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
+    plugin = workspace.plugin(
+        "strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n'
+    )
     (plugin / "manifest.yaml").write_text(MANIFEST)
-    with an_api(place) as running:
+    with an_api(workspace) as running:
         yield running
 
 

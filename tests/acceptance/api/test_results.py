@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import answering
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 
 NULLS = {
     "status": "ok",
@@ -38,13 +38,13 @@ pipelines:
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     once = "{retry: {max_attempts: 1}}"
     plugins = f"  nulls: {{}}\n  emits: {{}}\n  garbage: {once}\n  broken: {once}\n"
-    place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
-    place.plugin("nulls", answering(NULLS))
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
+    workspace.plugin("nulls", answering(NULLS))
     emitted = {"status": "ok", "result": "x", "events": [{"type": "a.b", "payload": None}, {"type": "a.c"}]}
-    place.plugin("emits", answering(emitted))
-    place.plugin("broken", answering({"status": "error", "error": "no", "retry": False, "events": None}))
-    place.plugin("garbage", "#!/bin/sh\ncat > /dev/null\necho nonsense\necho told >&2\n")
-    with an_api(place) as running:
+    workspace.plugin("emits", answering(emitted))
+    workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False, "events": None}))
+    workspace.plugin("garbage", "#!/bin/sh\ncat > /dev/null\necho nonsense\necho told >&2\n")
+    with an_api(workspace) as running:
         yield running
 
 

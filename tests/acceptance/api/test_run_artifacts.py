@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import answering
-from builders.http import Api, an_api, an_api_place
+from builders.http import Api, an_api, an_api_workspace
 from builders.receivers import Received, a_receiver
 
 PIPELINES = """\
@@ -43,10 +43,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def api(tmp_path_factory: pytest.TempPathFactory, out: Path) -> Iterator[Api]:
     more = f"artifacts: {{roots: [{json.dumps(str(out))}]}}\n{SETTINGS}{PIPELINES}"
     plugins = "  first: {}\n  second: {}\n  broken: {retry: {max_attempts: 1}}\n"
-    place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=more)
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), plugins, more=more)
     drawing: dict[str, Any] = {"name": "picture", "path": str(out / "draw")}
     notes = {"name": "notes", "path": "draw", "size": 3, "sha256": "told"}
-    place.plugin("first", answering({"status": "ok", "result": "1", "artifacts": [drawing, notes]}))
+    workspace.plugin("first", answering({"status": "ok", "result": "1", "artifacts": [drawing, notes]}))
     paintings = [
         {"name": "picture", "path": str(out / "paint")},
         {"name": "huge", "path": "huge"},
@@ -54,10 +54,10 @@ def api(tmp_path_factory: pytest.TempPathFactory, out: Path) -> Iterator[Api]:
         {"name": "gone", "path": "gone"},
         {"name": "web", "url": "https://example.org/x.png"},
     ]
-    place.plugin("second", answering({"status": "ok", "result": "2", "artifacts": paintings}))
-    place.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
-    place.ductile("config", "lock")
-    with an_api(place) as running:
+    workspace.plugin("second", answering({"status": "ok", "result": "2", "artifacts": paintings}))
+    workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
+    workspace.ductile("config", "lock")
+    with an_api(workspace) as running:
         yield running
 
 

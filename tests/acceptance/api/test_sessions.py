@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from builders.http import Api, Said, an_api, an_api_place, token_for
+from builders.http import Api, Said, an_api, an_api_workspace, token_for
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_place(tmp_path_factory.mktemp("api"))) as running:
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"))) as running:
         yield running
 
 
@@ -130,7 +130,7 @@ def test_it_works_behind_a_proxy(api: Api) -> None:
 
 
 def test_a_wrong_token_is_refused_and_guessing_is_limited(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with an_api(an_api_place(tmp_path_factory.mktemp("guess"))) as api:
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("guess"))) as api:
         codes = [sign_in(api, {"token": f"guess-{number}"}).code for number in range(12)]
         assert codes == ["unauthorized"] * 10 + ["too_many"] * 2
         assert sign_in(api, {"token": token_for("*")}).status == 200
@@ -178,11 +178,11 @@ def test_the_bearer_token_goes_before_the_cookie(api: Api) -> None:
 
 
 def test_revoking_and_signing_out_end_a_session(api: Api) -> None:
-    made = api.place.said("token", "create", "guest", "--scopes", "jobs:ro")
+    made = api.workspace.json("token", "create", "guest", "--scopes", "jobs:ro")
     said = sign_in(api, {"token": made["token"]})
     guest = SignedIn(api=api, cookie=said.headers["set-cookie"].partition(";")[0], csrf=said.body["csrf"])
     assert guest.ask("GET", "/jobs").status == 200
-    api.place.said("token", "revoke", "guest")
+    api.workspace.json("token", "revoke", "guest")
     assert guest.ask("GET", "/jobs").code == "unauthorized"
     other = a_session(api, "jobs:ro")
     assert other.ask("POST", "/ui/session/end").status == 200
@@ -193,14 +193,14 @@ def test_a_session_outlives_the_daemon_unless_it_was_ended(tmp_path_factory: pyt
     """A restart signs no user out. A session that was signed out stays so, also if the daemon is killed as
     soon as it has answered; a link from the command line ends with the daemon.
     """
-    place = an_api_place(tmp_path_factory.mktemp("restart"))
-    with an_api(place) as first:
+    workspace = an_api_workspace(tmp_path_factory.mktemp("restart"))
+    with an_api(workspace) as first:
         kept, left = a_session(first, "*"), a_session(first, "*")
-        code = first.place.said("ui", "open")["url"].partition("#open=")[2]
+        code = first.workspace.json("ui", "open")["url"].partition("#open=")[2]
         local = sign_in(first, {"code": code}).headers["set-cookie"].partition(";")[0]
         assert left.ask("POST", "/ui/session/end").status == 200
         first.daemon.end(signal.SIGKILL)
-    with an_api(place) as second:
+    with an_api(workspace) as second:
         for cookie, status in ((kept.cookie, 200), (left.cookie, 401), (local, 401)):
             headers = {
                 "Host": f"localhost:{second.port}",
@@ -210,8 +210,8 @@ def test_a_session_outlives_the_daemon_unless_it_was_ended(tmp_path_factory: pyt
 
 
 def test_the_dashboard_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with an_api(an_api_place(tmp_path_factory.mktemp("off"), api="  ui: false\n")) as api:
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("off"), api="  ui: false\n")) as api:
         assert api.ask("GET", "/ui", token=None).code == "not_found"
         assert sign_in(api, {"token": token_for("*")}).code == "not_found"
-        refused = api.place.said("ui", "open", status=1)
+        refused = api.workspace.json("ui", "open", status=1)
         assert "switched off" in refused["error"]["message"]

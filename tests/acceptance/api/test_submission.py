@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import answering
-from builders.http import Api, Said, an_api, an_api_place, token_for
+from builders.http import Api, Said, an_api, an_api_workspace, token_for
 from builders.postgres import STORES, keep_in
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -43,12 +43,14 @@ pipelines:
 @pytest.fixture(scope="module", params=STORES)
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     plugins = "  strict: {validate_input: true}\n  loose: {uses: strict}\n  broken: {}\n"
-    place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
-    plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
+    workspace = an_api_workspace(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
+    plugin = workspace.plugin(
+        "strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n'
+    )
     (plugin / "manifest.yaml").write_text(STRICT)
-    place.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
-    keep_in(request.param, place.config)
-    with an_api(place) as running:
+    workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
+    keep_in(request.param, workspace.config)
+    with an_api(workspace) as running:
         yield running
 
 
@@ -183,7 +185,7 @@ def test_a_payload_is_held_against_its_schema(api: Api) -> None:
 
 def test_the_command_line_is_held_against_it_too(api: Api) -> None:
     """Keys of one source do not collide with those of another."""
-    refused = api.place.ductile("run", "strict", "greet", "--payload", json.dumps({"name": 7}))
+    refused = api.workspace.ductile("run", "strict", "greet", "--payload", json.dumps({"name": 7}))
     assert refused.status == 1
     assert "payload.name" in refused.err
 
@@ -253,9 +255,9 @@ routes:
 
 def test_explicit_keys_are_one_namespace_and_are_shown_as_given(tmp_path: Path) -> None:
     """Of callers, commands, events and routes; plugins, logs, ledger and answers have them as given."""
-    place = an_api_place(tmp_path, "  keyed: {}\n  target: {uses: keyed}\n", more=ROUTE)
-    place.plugin("keyed", KEYED)
-    with an_api(place) as api:
+    workspace = an_api_workspace(tmp_path, "  keyed: {}\n  target: {uses: keyed}\n", more=ROUTE)
+    workspace.plugin("keyed", KEYED)
+    with an_api(workspace) as api:
         first = api.post("/plugin/target/handle", {"payload": {}, "dedupe_key": "k:1"})["job_id"]
         assert api.ended(first)["result"]["result"]["key"] == "k:1"
         maker = api.post("/plugin/keyed/handle", {"payload": {"emit": "k:1"}})["job_id"]
@@ -267,6 +269,6 @@ def test_explicit_keys_are_one_namespace_and_are_shown_as_given(tmp_path: Path) 
         assert sent["deduplicated"] is False
         own = api.ended(sent["job_id"])
         assert (own["result"]["result"]["key"], own["dedupe_key"]) == ("k:1", "k:1")
-        entries = place.said("event", "tail", "--limit", "200")["events"]
+        entries = workspace.json("event", "tail", "--limit", "200")["events"]
         (entry,) = [row for row in entries if row["kind"] == "job.deduplicated"]
         assert entry["data"]["dedupe_key"] == "k:1"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.daemons import Place
-from builders.http import Api, an_api, an_api_place, read_all, token_for
+from builders.daemons import Workspace
+from builders.http import Api, an_api, an_api_workspace, read_all, token_for
 
 SLOW = "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n"
 PIPELINES = """\
@@ -20,15 +20,15 @@ pipelines:
 """
 
 
-def a_place_with_runs(directory: Path) -> Place:
-    place = an_api_place(directory, "  slow: {}\n", more=PIPELINES, api="  max_concurrent_sync: 1\n")
-    place.plugin("slow", SLOW)
-    return place
+def a_workspace_with_runs(directory: Path) -> Workspace:
+    workspace = an_api_workspace(directory, "  slow: {}\n", more=PIPELINES, api="  max_concurrent_sync: 1\n")
+    workspace.plugin("slow", SLOW)
+    return workspace
 
 
 def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> None:
     """200 when it is done; 202 at once with ?async=true, and from inside a job."""
-    with an_api(a_place_with_runs(tmp_path)) as api:
+    with an_api(a_workspace_with_runs(tmp_path)) as api:
         done = api.post("/pipeline/quick", {"payload": {"n": 1}}, status=200)
         assert (done["status"], done["execution_mode"]) == ("succeeded", "synchronous")
         assert done["result"]["result"] == "done"
@@ -41,7 +41,7 @@ def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> N
 
 def test_a_client_that_hangs_up_gives_its_slot_back(tmp_path: Path) -> None:
     """Without a slot 503 and no job; a client that disconnects frees it, and the run continues."""
-    with an_api(a_place_with_runs(tmp_path)) as api:
+    with an_api(a_workspace_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/long HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
         with api.connect() as waiting:
             waiting.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
@@ -56,7 +56,7 @@ def test_a_client_that_hangs_up_gives_its_slot_back(tmp_path: Path) -> None:
 
 def test_an_accepted_job_runs_after_its_client_has_gone(tmp_path: Path) -> None:
     """A run is started also if the client disconnects while it is written."""
-    with an_api(a_place_with_runs(tmp_path)) as api:
+    with an_api(a_workspace_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/quick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
         for number in range(1, 6):
             with api.connect() as caller:
@@ -76,7 +76,7 @@ def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: byt
 
     A dry run is answered as the real one would be.
     """
-    with an_api(a_place_with_runs(tmp_path)) as api:
+    with an_api(a_workspace_with_runs(tmp_path)) as api:
         api.daemon.wait_until_started(api.post("/plugin/slow/poll")["job_id"])
         with _beginning_to_ask(api, len(body)) as slow_caller:
             api.daemon.process.send_signal(signal.SIGTERM)
@@ -89,7 +89,7 @@ def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: byt
 
 def test_a_request_that_still_waits_at_shutdown_is_answered(tmp_path: Path) -> None:
     """Every answer is JSON in the one shape, the last ones too."""
-    with an_api(a_place_with_runs(tmp_path)) as api, _beginning_to_ask(api) as slow_caller:
+    with an_api(a_workspace_with_runs(tmp_path)) as api, _beginning_to_ask(api) as slow_caller:
         api.daemon.process.send_signal(signal.SIGTERM)
         answer = read_all(slow_caller)
         assert answer.startswith(b"HTTP/1.1 503 ")

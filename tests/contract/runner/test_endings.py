@@ -33,19 +33,21 @@ LARGE_REQUEST = b'{"padding": "' + b"x" * (1024 * 1024) + b'"}'
 async def meet(
     runner: Runner,
     kind: StartedBy,
-    place: Path,
+    directory: Path,
     name: str,
     *,
     ends_after: timedelta = AMPLE,
     request: bytes = b"{}",
 ) -> ProcessResult:
-    process = await start(runner, a_launch(a_bad_plugin(place, name), timeout=ends_after, request=request))
+    process = await start(
+        runner, a_launch(a_bad_plugin(directory, name), timeout=ends_after, request=request)
+    )
     assert process.started_by is kind
     return await process.wait()
 
 
-async def interpreted(runner: Runner, kind: StartedBy, place: Path, name: str) -> Interpretation:
-    return interpret(await meet(runner, kind, place, name))
+async def interpreted(runner: Runner, kind: StartedBy, directory: Path, name: str) -> Interpretation:
+    return interpret(await meet(runner, kind, directory, name))
 
 
 def reason_and_permanence(outcome: Outcome) -> tuple[JobReason, bool]:
@@ -166,15 +168,15 @@ async def test_a_valid_ok_wins_over_the_exit_code(
     assert ExecutionWarning.EXIT_IGNORED in interpretation.warnings
 
 
-async def ready(place: Path) -> None:
-    await asyncio.to_thread((place / "ready").read_bytes)
+async def ready(directory: Path) -> None:
+    await asyncio.to_thread((directory / "ready").read_bytes)
 
 
-async def started(runner: Runner, place: Path, name: str) -> Process:
+async def started(runner: Runner, directory: Path, name: str) -> Process:
     """Start a plugin and wait for its `ready()`."""
-    os.mkfifo(place / "ready")
-    process = await start(runner, a_launch(a_bad_plugin(place, name)))
-    await ready(place)
+    os.mkfifo(directory / "ready")
+    process = await start(runner, a_launch(a_bad_plugin(directory, name)))
+    await ready(directory)
     return process
 
 

@@ -121,14 +121,14 @@ async def test_a_script_does_the_same(both: Both, tmp_path: Path, name: str) -> 
         assert cold["kept"] == {"kept": b"written at the end"}
 
 
-def environments(place: Path) -> dict[str, dict[str, str]]:
+def environments(directory: Path) -> dict[str, dict[str, str]]:
     return {
-        "usual": an_environment(place),
-        "zone and language": an_environment(place, TZ="Asia/Tokyo", LC_TIME="C", XDG_X="1"),
-        "C locale": an_environment(place, LANG="C"),
-        "POSIX for all": an_environment(place, LC_ALL="POSIX"),
-        "no locale": {"PATH": "/usr/bin:/bin", "HOME": str(place)},
-        "bytes": an_environment(place, ODD="\udcff\udcfe", EMPTY=""),
+        "usual": an_environment(directory),
+        "zone and language": an_environment(directory, TZ="Asia/Tokyo", LC_TIME="C", XDG_X="1"),
+        "C locale": an_environment(directory, LANG="C"),
+        "POSIX for all": an_environment(directory, LC_ALL="POSIX"),
+        "no locale": {"PATH": "/usr/bin:/bin", "HOME": str(directory)},
+        "bytes": an_environment(directory, ODD="\udcff\udcfe", EMPTY=""),
         "nothing": {},
     }
 

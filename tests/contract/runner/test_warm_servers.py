@@ -112,17 +112,17 @@ print(json.dumps({"status": "ok", "result": [loaded, slow_library.VALUE]}))
 
 
 def a_preloading_launch(
-    place: Path, *, library: str = "VALUE = 1\n", environment: dict[str, str] | None = None
+    directory: Path, *, library: str = "VALUE = 1\n", environment: dict[str, str] | None = None
 ) -> Launch:
     """A plugin, with an interpreter of its own, whose library is imported beforehand."""
-    python, packages = an_interpreter(place / "venv")
+    python, packages = an_interpreter(directory / "venv")
     (packages / "slow_library.py").write_text(library)
-    plugin = a_python_plugin(place / "plugin", f"#!{python}\n{PRELOADING}")
+    plugin = a_python_plugin(directory / "plugin", f"#!{python}\n{PRELOADING}")
     return a_launch(plugin, warm=WarmStart(preload=("slow_library",)), environment=environment)
 
 
-def library_of(place: Path) -> Path:
-    return next(place.rglob("slow_library.py"))
+def library_of(directory: Path) -> Path:
+    return next(directory.rglob("slow_library.py"))
 
 
 async def test_preloaded_modules_are_there_before_the_plugin(runner: WarmRunner, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ductile.store.port import Store
 @pytest.fixture(params=STORE_KINDS, ids=lambda kind: kind.name)
 async def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreFactory]:
     """Whatever a test did, the rules for rows at rest must hold when it is over."""
-    factory = StoreFactory(kind=request.param, place=tmp_path)
+    factory = StoreFactory(kind=request.param, directory=tmp_path)
     yield factory
     await factory.check_invariants(pruned=hasattr(request.module, "PRUNES"))
     await factory.close()

@@ -80,7 +80,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
 async def test_two_stores_have_two_ids(store_factory: StoreFactory) -> None:
     """Survivors of a crash are recognised by the store's id."""
     store = await store_factory.open()
-    place = store_factory.place / "other"
+    place = store_factory.directory / "other"
     place.mkdir()
     other = await store_factory.kind.open(place, store_factory.clock, 99)
     assert store.store_id != other.store_id

@@ -33,11 +33,11 @@ async def test_any_two_verbs_can_meet(
     """One transaction for each verb, so no two can leave something half-way between them."""
     later = list(VERBS)[list(VERBS).index(first) :]
     for second in later:
-        factory = StoreFactory(kind=kind, place=tmp_path_factory.mktemp("pair"))
+        factory = StoreFactory(kind=kind, directory=tmp_path_factory.mktemp("pair"))
         scene = await a_scene(factory)
         try:
             if kind.name == "postgres":
-                await asyncio.to_thread(other_process.prepare, factory.place, scene, second)
+                await asyncio.to_thread(other_process.prepare, factory.directory, scene, second)
                 await asyncio.gather(VERBS[first](scene), asyncio.to_thread(other_process.run))
             else:
                 await asyncio.gather(VERBS[first](scene), VERBS[second](scene))
@@ -52,7 +52,7 @@ async def test_all_verbs_can_meet(
     order: int, kind: StoreKind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """All of them at once, in several orders of arrival, and again while the first round is still on."""
-    factory = StoreFactory(kind=kind, place=tmp_path_factory.mktemp("all"))
+    factory = StoreFactory(kind=kind, directory=tmp_path_factory.mktemp("all"))
     scene = await a_scene(factory)
     verbs = list(VERBS.values())
     turned = verbs[order * 4 :] + verbs[: order * 4]

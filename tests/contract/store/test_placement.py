@@ -200,7 +200,7 @@ async def test_a_job_of_one_node_waits_for_that_node(store: Store, clock: Clock)
 @pytest.mark.parametrize("kind", [kind for kind in STORE_KINDS if kind.name == "postgres"])
 async def test_a_node_claims_its_own_jobs_and_those_of_any_node(kind: StoreKind, tmp_path: Path) -> None:
     """On a store for one daemon every job is that daemon's."""
-    factory = StoreFactory(kind=kind, place=tmp_path)
+    factory = StoreFactory(kind=kind, directory=tmp_path)
     store = await factory.open()
     jobs = [await accept(store, a_new_job(EXEC_PLUGIN, node=node)) for node in ("two", "one", None, "one")]
 

@@ -30,8 +30,8 @@ def proxy(tmp_path: Path) -> Iterator[CuttingProxy]:
 
 
 @asynccontextmanager
-async def opened(place: Path, *, seed: int = 1, proxied: bool = True) -> AsyncIterator[PostgresStore]:
-    store = open_postgres_store(store_url(place, proxied=proxied), clock=Clock(), rng=some_rng(seed))
+async def opened(directory: Path, *, seed: int = 1, proxied: bool = True) -> AsyncIterator[PostgresStore]:
+    store = open_postgres_store(store_url(directory, proxied=proxied), clock=Clock(), rng=some_rng(seed))
     try:
         yield store
     finally:

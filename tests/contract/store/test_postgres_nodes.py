@@ -48,18 +48,20 @@ def a_node(name: str, **fields: object) -> NodeInfo:
 
 
 @asynccontextmanager
-async def opened(place: Path, seed: int = 1, *, copy_of: Path | None = None) -> AsyncIterator[PostgresStore]:
+async def opened(
+    directory: Path, seed: int = 1, *, copy_of: Path | None = None
+) -> AsyncIterator[PostgresStore]:
     # Stores of other tests are in the same database, and have other ids: notifications are sent by id.
-    rng = Random(f"{copy_of or place} {seed}")
-    store = open_postgres_store(store_url(place), clock=Clock(), rng=rng)
+    rng = Random(f"{copy_of or directory} {seed}")
+    store = open_postgres_store(store_url(directory), clock=Clock(), rng=rng)
     try:
         yield store
     finally:
         await store.close()
 
 
-def silence(place: Path, name: str, seconds: int) -> None:
-    with psycopg.connect(store_url(place), autocommit=True) as connection:
+def silence(directory: Path, name: str, seconds: int) -> None:
+    with psycopg.connect(store_url(directory), autocommit=True) as connection:
         connection.execute(
             "UPDATE nodes SET heartbeat_at = heartbeat_at - make_interval(secs => %s) WHERE name = %s",
             (seconds, name),

@@ -16,8 +16,8 @@ from ductile.store.postgres.store import open_postgres_store
 
 
 @contextmanager
-def a_pooler(place: Path, *, session_mode: bool) -> Iterator[Pooler]:
-    pooler = start_pooler(place, session_mode=session_mode)
+def a_pooler(directory: Path, *, session_mode: bool) -> Iterator[Pooler]:
+    pooler = start_pooler(directory, session_mode=session_mode)
     try:
         yield pooler
     finally:

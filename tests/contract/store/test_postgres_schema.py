@@ -131,10 +131,10 @@ def _plan(connection: psycopg.Connection[Any], sql: str) -> Iterator[dict[str, A
         yield node
 
 
-async def _postgres_columns(place: Path) -> set[tuple[str, str]]:
-    store = open_postgres_store(store_url(place), clock=Clock(), rng=some_rng(1))
+async def _postgres_columns(directory: Path) -> set[tuple[str, str]]:
+    store = open_postgres_store(store_url(directory), clock=Clock(), rng=some_rng(1))
     await store.close()
-    with psycopg.connect(store_url(place)) as connection:
+    with psycopg.connect(store_url(directory)) as connection:
         rows = connection.execute(
             "SELECT table_name, column_name FROM information_schema.columns "
             "WHERE table_schema = current_schema()"
@@ -142,10 +142,10 @@ async def _postgres_columns(place: Path) -> set[tuple[str, str]]:
     return {(table, column) for table, column in rows if not _OWN_TABLES.fullmatch(table)}
 
 
-async def _sqlite_columns(place: Path) -> set[tuple[str, str]]:
-    store = open_sqlite_store(place / "state.db", clock=Clock(), rng=some_rng(1))
+async def _sqlite_columns(directory: Path) -> set[tuple[str, str]]:
+    store = open_sqlite_store(directory / "state.db", clock=Clock(), rng=some_rng(1))
     await store.close()
-    connection = apsw.Connection(str(place / "state.db"))
+    connection = apsw.Connection(str(directory / "state.db"))
     rows = connection.execute(
         "SELECT t.name, c.name FROM sqlite_schema AS t JOIN pragma_table_xinfo(t.name) AS c "
         "WHERE t.type = 'table'"

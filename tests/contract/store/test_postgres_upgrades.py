@@ -17,12 +17,12 @@ from ductile.store.postgres.store import PostgresStore, open_postgres_store
 SET_VERSION = "UPDATE store_meta SET value = %s WHERE key = 'schema_version'"
 
 
-def open_at(place: Path) -> PostgresStore:
-    return open_postgres_store(store_url(place), clock=Clock(), rng=some_rng())
+def open_at(directory: Path) -> PostgresStore:
+    return open_postgres_store(store_url(directory), clock=Clock(), rng=some_rng())
 
 
-def set_version(place: Path, version: int) -> None:
-    with psycopg.connect(store_url(place), autocommit=True) as connection:
+def set_version(directory: Path, version: int) -> None:
+    with psycopg.connect(store_url(directory), autocommit=True) as connection:
         connection.execute(SET_VERSION, (str(version),))
 
 

@@ -164,7 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.directory = tempfile.TemporaryDirectory()
-        self.factory = StoreFactory(kind=self.kind, place=Path(self.directory.name), clock=Clock())
+        self.factory = StoreFactory(kind=self.kind, directory=Path(self.directory.name), clock=Clock())
         self.clock = self.factory.clock
         self.store: Store = self.run(self.factory.open())
         self.model = Model()

@@ -380,7 +380,7 @@ async def test_a_run_without_live_steps_is_ended_and_reported(store_factory: Sto
         "UPDATE run_scopes SET live = 0, state = 'joined'",
         "UPDATE pipeline_runs SET jobs = 0",
     ):
-        store_factory.kind.run_sql(store_factory.place, f"{damage} WHERE run_id = '{run_id}'")
+        store_factory.kind.run_sql(store_factory.directory, f"{damage} WHERE run_id = '{run_id}'")
     store = await store_factory.open()
     moved = await store.recover(policy)
     assert [(one.id, one.reason) for one in moved.jobs] == [(run_id, JobReason.STALLED)]

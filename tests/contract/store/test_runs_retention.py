@@ -49,7 +49,7 @@ async def a_finished_run(store: Store, policy: Policy, outcomes: dict[str, Outco
 
 def rows(factory: StoreFactory) -> dict[str, int]:
     return {
-        table: factory.kind.run_sql(factory.place, f"SELECT count(*) FROM {table}")[0][0]  # noqa: S608 - names of ours
+        table: factory.kind.run_sql(factory.directory, f"SELECT count(*) FROM {table}")[0][0]  # noqa: S608 - names of ours
         for table in TABLES
     }
 

@@ -226,7 +226,7 @@ async def test_subscriptions_go_with_their_job(
     while (await store.prune(Retention())).rows:
         pass
     count = "SELECT count(*) FROM state_subscriptions"
-    assert store_factory.kind.run_sql(store_factory.place, count) == [(0,)]
+    assert store_factory.kind.run_sql(store_factory.directory, count) == [(0,)]
 
 
 async def test_deliveries_of_an_older_store_are_kept(tmp_path: Path) -> None:

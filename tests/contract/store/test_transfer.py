@@ -42,10 +42,10 @@ def quiet(_step: str, done: int, of: int) -> None:
     assert 0 <= done <= of
 
 
-def location(kind: StoreKind, place: Path) -> StateLocation:
+def location(kind: StoreKind, directory: Path) -> StateLocation:
     if kind is SQLITE:
-        return SqliteLocation(path=place / "state.db")
-    return PostgresLocation(url=Secret(store_url(place)), directory=place)
+        return SqliteLocation(path=directory / "state.db")
+    return PostgresLocation(url=Secret(store_url(directory)), directory=directory)
 
 
 def a_request(source: StateLocation, target: StateLocation, *, dry_run: bool = False) -> MoveRequest:
@@ -56,8 +56,8 @@ def move(source: StateLocation, target: StateLocation) -> dict[str, Any]:
     return move_store(a_request(source, target), quiet)
 
 
-def all_rows(place: StateLocation) -> dict[str, list[Row]]:
-    with open_source(place, START) as source:
+def all_rows(location: StateLocation) -> dict[str, list[Row]]:
+    with open_source(location, START) as source:
         return {table.name: list(source.read(table)) for table in store_tables()}
 
 
@@ -67,9 +67,9 @@ def store_id(rows: list[Row]) -> str:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("template")
-    asyncio.run(fill(StoreFactory(kind=SQLITE, place=place)))
-    return place
+    directory = tmp_path_factory.mktemp("template")
+    asyncio.run(fill(StoreFactory(kind=SQLITE, directory=directory)))
+    return directory
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def filled(template: Path, tmp_path: Path) -> Path:
     return Path(copytree(template, tmp_path / "filled"))
 
 
-def content(kind: StoreKind, place: Path) -> list[Any]:
+def content(kind: StoreKind, directory: Path) -> list[Any]:
     async def read() -> list[Any]:
-        factory = StoreFactory(kind=kind, place=place)
+        factory = StoreFactory(kind=kind, directory=directory)
         try:
             return await everything(await factory.open())
         finally:
@@ -115,8 +115,8 @@ def test_new_rows_get_numbers_above_all_that_were_given_out(filled: Path, tmp_pa
     """Also if the newest rows have been removed; and the next job gets a number and a place in the ledger."""
     there, back = tmp_path / "there", tmp_path / "back"
 
-    async def newest_fact(kind: StoreKind, place: Path) -> int:
-        factory = StoreFactory(kind=kind, place=place)
+    async def newest_fact(kind: StoreKind, directory: Path) -> int:
+        factory = StoreFactory(kind=kind, directory=directory)
         store = await factory.open()
         job_id = await accept(store, a_new_job("source", "poll"))
         claims = {claim.job.id: claim.job for claim in await claim_all(store)}
@@ -134,7 +134,7 @@ def test_new_rows_get_numbers_above_all_that_were_given_out(filled: Path, tmp_pa
 
 async def test_a_backup_of_a_busy_store_is_one_instant_of_it(tmp_path: Path) -> None:
     """Jobs are submitted and run meanwhile; the copy keeps every rule for rows at rest."""
-    factory = StoreFactory(kind=POSTGRES, place=tmp_path)
+    factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
     store = await factory.open()
     source, copy = location(POSTGRES, tmp_path), tmp_path / "copy.db"
     assert isinstance(source, PostgresLocation)
@@ -151,8 +151,8 @@ async def test_a_backup_of_a_busy_store_is_one_instant_of_it(tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------- refusals
 
 
-def rows_of_postgres(place: Path) -> list[tuple[Any, ...]]:
-    return POSTGRES.run_sql(place, "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()")
+def rows_of_postgres(directory: Path) -> list[tuple[Any, ...]]:
+    return POSTGRES.run_sql(directory, "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()")
 
 
 def test_a_target_with_rows_is_refused(filled: Path, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_dry_run_creates_nothing(filled: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("direction", ["from", "to"])
 async def test_a_postgres_store_in_use_is_refused(filled: Path, tmp_path: Path, direction: str) -> None:
     """As long as a process has it open to write, on whichever machine; the refusal names the connection."""
-    factory = StoreFactory(kind=POSTGRES, place=tmp_path)
+    factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
     store = await factory.open()
     await accept(store, a_new_job())
     there, other = location(POSTGRES, tmp_path), SqliteLocation(path=tmp_path / "new.db")
@@ -208,7 +208,7 @@ def test_an_sqlite_store_in_use_is_refused(filled: Path, tmp_path: Path) -> None
 async def test_no_daemon_can_open_a_store_that_is_being_moved(tmp_path: Path) -> None:
     """Neither the source nor the target, so that no job is accepted that the copy does not have."""
     place = location(POSTGRES, tmp_path)
-    factory = StoreFactory(kind=POSTGRES, place=tmp_path)
+    factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
     with open_target(place, START), pytest.raises(StoreBusyError, match="being moved"):
         await factory.open()
     store = await factory.open()
@@ -314,10 +314,10 @@ def test_a_command_that_is_killed_leaves_no_copy_behind(
     assert not (there / f"state.db{UNFINISHED}").exists()
 
 
-def wait_until_unused(place: Path) -> None:
+def wait_until_unused(directory: Path) -> None:
     """Wait until the server has noticed that a client is gone, which frees its locks."""
     POSTGRES.run_sql(
-        place,
+        directory,
         "SELECT pg_advisory_lock(17526, number), pg_advisory_unlock(17526, number) "
         "FROM (SELECT CAST(oid AS int) AS number FROM pg_namespace WHERE nspname = current_schema()) AS own",
     )

@@ -258,9 +258,9 @@ def test_files_from_outside_are_kept_apart(tmp_path: Path) -> None:
     (tmp_path / "shared.yaml").write_text("service: {name: other}\n")
     saved(home, tmp_path / "b.tar.gz")
     done = restore(tmp_path / "b.tar.gz", tmp_path / "new", store_files(), quiet)
-    place = tmp_path / "new" / "outside" / (tmp_path / "shared.yaml").relative_to("/")
-    assert done["outside"] == [{"from": str(tmp_path / "shared.yaml"), "to": str(place)}]
-    assert place.read_text() == "service: {name: other}\n"
+    directory = tmp_path / "new" / "outside" / (tmp_path / "shared.yaml").relative_to("/")
+    assert done["outside"] == [{"from": str(tmp_path / "shared.yaml"), "to": str(directory)}]
+    assert directory.read_text() == "service: {name: other}\n"
 
 
 def test_links_to_directories_are_named_and_not_followed(tmp_path: Path) -> None:

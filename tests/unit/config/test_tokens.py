@@ -290,19 +290,19 @@ def test_whenever_the_power_fails_the_configuration_can_be_started(
         seal_configuration(str(demo), {})
     survived = 0
     for write in range(30):
-        place = tmp_path / f"cut-{write}"
-        shutil.copytree(demo, place)
+        directory = tmp_path / f"cut-{write}"
+        shutil.copytree(demo, directory)
         with monkeypatch.context() as patched:
             cut_power_at(patched, write)
             try:
-                create_token(str(place), {}, "ci", SCOPES)
+                create_token(str(directory), {}, "ci", SCOPES)
                 survived += 1
             except PowerCutError:
                 pass
-        names = {token.name for token in snapshot(place).tokens}
+        names = {token.name for token in snapshot(directory).tokens}
         if "ci" not in names and not bare:
-            create_token(str(place), {}, "ci", SCOPES)
-            assert "ci" in {token.name for token in snapshot(place).tokens}
+            create_token(str(directory), {}, "ci", SCOPES)
+            assert "ci" in {token.name for token in snapshot(directory).tokens}
         if survived:
             break
     assert survived
@@ -315,19 +315,19 @@ def test_whenever_the_power_fails_while_revoking_too(
     create_token(str(demo), {}, "ci", SCOPES)
     survived = False
     for write in range(30):
-        place = tmp_path / f"cut-{write}"
-        shutil.copytree(demo, place)
+        directory = tmp_path / f"cut-{write}"
+        shutil.copytree(demo, directory)
         with monkeypatch.context() as patched:
             cut_power_at(patched, write)
             try:
-                revoke_token(str(place), {}, "ci")
+                revoke_token(str(directory), {}, "ci")
                 survived = True
             except PowerCutError:
                 pass
-        left = snapshot(place)
+        left = snapshot(directory)
         if any(token.name == "ci" for token in left.tokens):
-            revoke_token(str(place), {}, "ci")
-        assert "ci" not in {token.name for token in snapshot(place).tokens}
+            revoke_token(str(directory), {}, "ci")
+        assert "ci" not in {token.name for token in snapshot(directory).tokens}
         if survived:
             break
     assert survived

@@ -38,7 +38,7 @@ FAILS: Mapping[str, Outcome] = {
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    factory = StoreFactory(kind=SQLITE, place=tmp_path, clock=Clock())
+    factory = StoreFactory(kind=SQLITE, directory=tmp_path, clock=Clock())
     yield await factory.open()
     await factory.close()
 
@@ -154,7 +154,7 @@ async def test_a_run_from_the_middle_is_refused(store: Store) -> None:
 
 async def test_what_retention_has_removed_is_refused(tmp_path: Path) -> None:
     clock = Clock()
-    factory = StoreFactory(kind=SQLITE, place=tmp_path, clock=clock)
+    factory = StoreFactory(kind=SQLITE, directory=tmp_path, clock=clock)
     store = await factory.open()
     try:
         snapshot = a_snapshot()
@@ -172,7 +172,7 @@ async def test_what_retention_has_removed_is_refused(tmp_path: Path) -> None:
 async def test_a_run_whose_bypasses_are_forgotten_is_refused(tmp_path: Path) -> None:
     """The ledger is kept for a shorter time than failed runs; without it a bypassed step looks unreached."""
     clock = Clock()
-    factory = StoreFactory(kind=SQLITE, place=tmp_path, clock=clock)
+    factory = StoreFactory(kind=SQLITE, directory=tmp_path, clock=clock)
     store = await factory.open()
     try:
         large = {"path": "payload.n", "op": "gt", "value": 5}
