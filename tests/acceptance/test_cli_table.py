@@ -55,7 +55,7 @@ state_webhooks: {allow: [127.0.0.1]}
 
 
 def takes_many(action: Action) -> bool:
-    return any(argument.many for argument in action.arguments)
+    return any(argument.variadic for argument in action.arguments)
 
 
 def needed(action: Action) -> list[str]:

@@ -341,7 +341,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(tmp_path: Path) -> None:
         assert [row["job_id"] for row in history] == [second, first["job_id"]]
         account = workspace.json("schedule", "history", "echo")["account"]
         assert (account["complete"], account["gaps"]) == (True, [])
-        assert "Accounted without a gap from 20" in workspace.ductile("schedule", "history", "echo").out
+        assert "Every due time from 20" in workspace.ductile("schedule", "history", "echo").out
         assert workspace.json("schedule", "pause", "echo", "--dry-run")["paused"] is False
         assert workspace.json("schedule", "pause", "echo")["paused"] is True
         assert workspace.json("schedule", "next")["occurrences"] == []

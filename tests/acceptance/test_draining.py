@@ -235,7 +235,7 @@ def test_switching_without_a_daemon_and_by_a_wrong_name(tmp_path: Path) -> None:
     assert "leave out --drain" in drained.err
     done = workspace.ductile("plugin", "disable", "gated")
     assert done.status == 0
-    assert "it counts from the next start" in done.out
+    assert "the next start uses the change" in done.out
     assert "enabled: false" in workspace.config.read_text()
     again = workspace.ductile("plugin", "enable", "gated")
     assert again.status == 0

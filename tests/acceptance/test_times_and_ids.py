@@ -18,14 +18,16 @@ VIENNA = Console(now=datetime(2026, 11, 18, 9, 33, 13, tzinfo=UTC), zone=ZoneInf
 
 def test_an_instant_as_people_see_it() -> None:
     """The console has the clock and the zone."""
-    assert fmt.time(INSTANT, VIENNA) == "2026-11-18 10:30:12"
-    assert fmt.when(INSTANT, VIENNA) == "3 min ago"
-    assert fmt.moment(INSTANT, VIENNA) == "2026-11-18 10:30:12 (3 min ago)"
-    assert fmt.when("2026-11-18T11:34:00Z", VIENNA) == "in 2 h"
-    assert fmt.when("2026-11-10T11:34:00Z", VIENNA) == "2026-11-10 12:34"
+    assert fmt.local_time(INSTANT, VIENNA) == "2026-11-18 10:30:12"
+    assert fmt.relative_time(INSTANT, VIENNA) == "3 min ago"
+    assert fmt.local_and_relative_time(INSTANT, VIENNA) == "2026-11-18 10:30:12 (3 min ago)"
+    assert fmt.relative_time("2026-11-18T11:34:00Z", VIENNA) == "in 2 h"
+    assert fmt.relative_time("2026-11-10T11:34:00Z", VIENNA) == "2026-11-10 12:34"
     exact = VIENNA._replace(verbose=True)
-    assert {show(INSTANT, exact) for show in (fmt.time, fmt.when, fmt.moment)} == {INSTANT}
-    assert fmt.time(None, VIENNA) == "-"
+    assert {
+        show(INSTANT, exact) for show in (fmt.local_time, fmt.relative_time, fmt.local_and_relative_time)
+    } == {INSTANT}
+    assert fmt.local_time(None, VIENNA) == "-"
 
 
 def test_lists_of_jobs_are_short_and_exact_if_asked(tmp_path: Path) -> None:

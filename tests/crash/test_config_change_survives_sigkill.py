@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.configs import a_config
-from ductile.admin.apply import plan_offline, resume_change
+from ductile.admin.apply import finish_or_undo_change, plan_offline
 from ductile.admin.config import open_configuration
 from ductile.config.file_io import journal_path
 from ductile.config.history.seal_log import list_seals
@@ -71,7 +71,7 @@ def test_a_killed_rollback_is_finished_or_taken_back(tmp_path: Path, undo: bool)
             open_configuration(here, {})
         with pytest.raises(IntegrityError, match="was interrupted"):
             apply(here)
-        resume_change(str(here), {}, undo=undo)
+        finish_or_undo_change(str(here), {}, undo=undo)
         assert files(directory) == (new if undo else files_of_first())
         open_configuration(here, {})
     assert interrupted >= 5

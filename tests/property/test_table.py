@@ -45,7 +45,7 @@ def test_ids_shrink_before_columns_are_left_out() -> None:
 @given(st.lists(st.tuples(cells, cells, cells, cells, words), max_size=4), st.integers(40, 200))
 def test_prose_fits_and_none_of_it_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
     """Wrapped text is complete and under its own column, and no line is too long."""
-    table = fit_table(Table(HEADERS, rows), width, SPARE, "2026-11-17", prose=True)
+    table = fit_table(Table(HEADERS, rows), width, SPARE, "2026-11-17", wrap_last=True)
     assert sum(table.widths) + len(GAP) * (len(table.headers) - 1) <= width
     shown = "".join(row[-1] for row in table.rows)
     assert shown.replace(" ", "") == "".join(row[-1] for row in rows).replace(" ", "")

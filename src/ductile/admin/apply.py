@@ -55,7 +55,7 @@ class LocalPlan(Value):
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to write."""
+        """Return whether there is anything to write."""
         return self.difference.needed or bool(self.change.contents)
 
     def write(self, command: str) -> str | None:
@@ -69,7 +69,7 @@ class LocalPlan(Value):
             raise file_error(f"cannot write {error.filename or self.change.directory}", error) from error
 
 
-def plan_checked(
+def plan_checked_by_daemon(
     config_path: str | None,
     environ: Mapping[str, str],
     checksums: str,
@@ -131,7 +131,7 @@ def plan_rollback(
         raise file_error(f"cannot read {error.filename or file.parent}", error) from error
 
 
-def resume_change(
+def finish_or_undo_change(
     config_path: str | None, environ: Mapping[str, str], *, undo: bool
 ) -> tuple[FileReplacement, ...]:
     """Finish a change that was interrupted, or take it back. Returns the replaced files."""

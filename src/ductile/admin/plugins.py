@@ -108,7 +108,10 @@ def _missing_interpreters(entries: tuple[PluginEntry, ...]) -> tuple[Problem, ..
 
 
 def is_plugin_directory(target: str) -> bool:
-    """Whether `target` is a directory and not a name. Raises NotFoundError for one without a plugin."""
+    """Return whether `target` is a directory and not a name.
+
+    Raises NotFoundError for a directory without a plugin.
+    """
     if (Path(target) / MANIFEST_FILE).exists():
         return True
     if "/" in target and Path(target).is_file():

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ductile.cli.client import Document
+    from ductile.core.json import JsonObject
 
 
-def single_request(invocation: Invocation, argument: str, field: str) -> Document:
-    """Return the request to change the item that an argument names. Raises UsageError with filters."""
+def single_change_fields(invocation: Invocation, argument: str, field: str) -> JsonObject:
+    """Return the fields of the request to change the item that an argument names.
+
+    Raises UsageError if filters are given too.
+    """
     filters = {
         option.flags[-1]
         for option in invocation.action.options
@@ -34,10 +38,10 @@ def single_request(invocation: Invocation, argument: str, field: str) -> Documen
 def change_result(
     response: Document, titles: tuple[str, str], table: Callable[[Document, Console], str]
 ) -> CommandResult:
-    """Return the result of a change of all that match: counts, refusals, and how to continue.
+    """Return the result of a change of everything that matches: counts, refusals, and how to continue.
 
-    `titles` begin the first line: those of a change, and those of a dry run. `table` renders the matching
-    rows. Exit status 1 if some were refused.
+    `titles` are the beginnings of the first line after a change, and after a dry run. `table` renders the
+    matching rows. The exit status is 1 if some changes were refused.
     """
     from ductile.errors import Exit
 

@@ -1,5 +1,5 @@
-"""How a command reaches an operation: over the socket of the running daemon, or in the store without one;
-with --url over HTTP.
+"""Runs operations for commands: over the socket of the running daemon, in the store if none runs, or over
+HTTP with --url.
 
 Help imports this module and needs none of what its functions import. A request to a running daemon has to be
 quick: it imports neither asyncio nor the configuration.
@@ -39,11 +39,11 @@ def request(
 ) -> Document:
     """Run an operation in the daemon; if none runs, in the store, under its lock.
 
-    Without `operation`, it is that of the command; without `fields`, they are those of the command line.
+    The defaults are the operation of the command, and the fields that the command line sets.
     """
     connection = connect_to_daemon(invocation)
     if connection is not None:
-        return exchange(invocation, connection, operation, fields, timeout=timeout)
+        return send_request(invocation, connection, operation, fields, timeout=timeout)
     return _request_store(invocation, operation or invocation.action.operation, _fields(invocation, fields))
 
 
@@ -62,7 +62,7 @@ def request_daemon(
     """
     connection = connect_to_daemon(invocation)
     if connection is not None:
-        return exchange(invocation, connection, operation, fields, timeout=timeout)
+        return send_request(invocation, connection, operation, fields, timeout=timeout)
     from ductile.control.client import START_HINT, not_running_error
     from ductile.engine.store_lock import LockPurpose, find_holder
     from ductile.errors import StoreBusyError
@@ -82,12 +82,13 @@ def follow(
     operation: str,
     fields: Mapping[str, JsonValue],
     *,
-    rows: str,
+    rows_field: str,
     after: int,
     live: bool = False,
 ) -> Iterator[Document]:
     """Yield responses of the daemon with new rows (their `seq` is above `after`) until the daemon stops.
 
+    `rows_field` is the field of the responses that has the rows.
     With `live`, the responses also have the output of running jobs.
     """
     from ductile.errors import DaemonNotRunningError, StoreBusyError
@@ -109,7 +110,7 @@ def follow(
         yield update
         if position is not None:
             position = update.get("position", 0)  # absent in responses of an older daemon
-        after = max((row["seq"] for row in update[rows]), default=after)
+        after = max((row["seq"] for row in update[rows_field]), default=after)
         if update["stopping"]:
             return
 
@@ -121,14 +122,14 @@ def request_if_available(invocation: Invocation, operation: str, fields: JsonObj
     try:
         connection = connect_to_daemon(invocation)
         if connection is not None:
-            return exchange(invocation, connection, operation, fields)
+            return send_request(invocation, connection, operation, fields)
         path = getattr(_state_location(invocation), "path", None)
         return _request_store(invocation, operation, fields) if path is None or path.exists() else None
     except DuctileError:
         return None
 
 
-def exchange(
+def send_request(
     invocation: Invocation,
     connection: Connection,
     operation: str | None = None,
@@ -156,18 +157,18 @@ def _request_store(invocation: Invocation, operation: str, fields: JsonObject, *
     return asyncio.run(call_offline(invocation.config, invocation.environ, operation, fields, **options))
 
 
-def request_unsealed(invocation: Invocation, operation: str, fields: JsonObject) -> Document:
-    """Run an operation as `request` does. It only reads: without a daemon, the seal need not be intact."""
+def request_ignoring_seal(invocation: Invocation, operation: str, fields: JsonObject) -> Document:
+    """Run an operation that only reads as `request` does. Without a daemon, the seal is not verified."""
     connection = connect_to_daemon(invocation)
     if connection is not None:
-        return exchange(invocation, connection, operation, fields)
+        return send_request(invocation, connection, operation, fields)
     from ductile.config.load import SealMode
 
     return _request_store(invocation, operation, _fields(invocation, fields), seal=SealMode.IGNORE)
 
 
 def _fields(invocation: Invocation, fields: Mapping[str, JsonValue] | None) -> JsonObject:
-    """Return the fields that are set. The defaults of the operation hold for the others."""
+    """Return the fields that are set. For the others, the operation has defaults."""
     values = invocation.request_fields() if fields is None else fields
     return {name: value for name, value in values.items() if value is not None and value is not False}
 

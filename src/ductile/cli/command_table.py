@@ -12,18 +12,18 @@ from ductile.cli.spec import Action, ShortForm
 
 
 class Noun(NamedTuple):
-    """The first word of a command. `declared` lists its actions in the order of its help, each with its
-    module (`logs:monitor`) if the noun is a package.
+    """The first word of a command. `action_list` has its actions in the order of its help, each with
+    its module (`logs:monitor`) if the noun is a package.
     """
 
     name: str
     summary: str
-    declared: str
+    action_list: str
 
     @property
     def modules(self) -> dict[str, str]:
         """Return the module that declares each action, by the name of the action."""
-        pairs = (pair.partition(":") for pair in self.declared.split())
+        pairs = (pair.partition(":") for pair in self.action_list.split())
         return {action: f"{self.name}.{module}" if module else self.name for action, _, module in pairs}
 
     @property

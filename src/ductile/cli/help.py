@@ -49,8 +49,8 @@ def noun_help(noun: Noun) -> str:
     )
 
 
-def action_help(words: str, action: Action) -> str:
-    """Return the help of a command, such as `ductile config set --help`. `words` are the typed command."""
+def action_help(command: str, action: Action) -> str:
+    """Return the help of a command, such as `ductile config set --help`. `command` is as typed."""
     about = ("", *wrap(action.about, _WIDTH)) if action.about else ()
     arguments = [(argument.name, argument.help) for argument in action.arguments]
     options = [(option.usage, option.help) for option in (*action.options, *GLOBAL_OPTIONS)]
@@ -58,7 +58,7 @@ def action_help(words: str, action: Action) -> str:
     examples = [f"  {line}" for example in action.examples for line in (f"# {example.purpose}", example.line)]
     return "\n".join(
         (
-            f"Usage: ductile {signature(words, action)} [OPTIONS]",
+            f"Usage: ductile {signature(command, action)} [OPTIONS]",
             "",
             *wrap(f"{action.summary[0].upper()}{action.summary[1:]}.", _WIDTH),
             *about,
@@ -71,12 +71,13 @@ def action_help(words: str, action: Action) -> str:
     )
 
 
-def signature(words: str, action: Action) -> str:
-    """Return the command as typed (`words`), followed by its arguments."""
+def signature(command: str, action: Action) -> str:
+    """Return the command as typed, followed by its arguments."""
     names = (
-        (argument, f"{argument.name}…" if argument.many else argument.name) for argument in action.arguments
+        (argument, f"{argument.name}…" if argument.variadic else argument.name)
+        for argument in action.arguments
     )
-    return " ".join((words, *(name if argument.required else f"[{name}]" for argument, name in names)))
+    return " ".join((command, *(name if argument.required else f"[{name}]" for argument, name in names)))
 
 
 def _two_columns(rows: list[tuple[str, str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The call of a command, and its result."""
+"""The invocation of a command: its arguments and environment, and its result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Invocation(NamedTuple):
         return bool(self.arguments.get(name))
 
     def json_object(self, name: str) -> JsonObject | None:
-        """Return the JSON object in an option, or in the file that it names. Raises UsageError for others."""
+        """Return the JSON object in an option, or in the file that it names. Raises UsageError."""
         text = self.optional(name)
         if text is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from ductile.cli.console.console import printable
+from ductile.cli.console.console import escape_controls
 from ductile.cli.console.format import SHORT_ID
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class LiveOutputPrinter:
         self._ends_with_return: set[StreamKey] = set()
 
     def has_shown(self, job_id: str, execution: int, stream: str = "stderr") -> bool:
-        """Whether any output of this stream was shown."""
+        """Return whether any output of this stream was shown."""
         return (job_id, execution, stream) in self._ends
 
     def has_shown_all(self, job_id: str, execution: int, stream: str) -> bool:
-        """Whether all output of this stream was shown."""
+        """Return whether all output of this stream was shown."""
         key = (job_id, execution, stream)
         return key in self._ends and key not in self._incomplete
 
@@ -56,7 +56,7 @@ class LiveOutputPrinter:
             lost_bytes = piece["offset"] - self._ends.get(key, 0)
             self._ends[key] = piece["end"]
             label = self._label(piece)
-            prefix = "" if label is None else f"[{printable(label)}] "
+            prefix = "" if label is None else f"[{escape_controls(label)}] "
             if lost_bytes > 0:
                 self._incomplete.add(key)
                 self.end_line()
@@ -71,7 +71,7 @@ class LiveOutputPrinter:
                     text = text[:-1]
                 # A carriage return ends the line: on a terminal it would overwrite the line and its label.
                 text = text.replace("\r\n", "\n").replace("\r", "\n")
-                text = "\t".join(map(printable, text.split("\t")))
+                text = "\t".join(map(escape_controls, text.split("\t")))
             if prefix and text:
                 begin = prefix if self._at_line_start else ""
                 text = begin + text[:-1].replace("\n", f"\n{prefix}") + text[-1]

@@ -84,7 +84,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         # Another configuration than the user expects can be the cause: name the one that was used.
         if (
             parsed.action is not None
-            and parsed.words not in _WITHOUT_CONFIG
+            and parsed.command not in _WITHOUT_CONFIG
             and status != _USAGE
             and not (parsed.json or parsed.verbose or parsed.config)
             and not (parsed.url or environ.get("DUCTILE_URL"))
@@ -136,7 +136,7 @@ def _remote(parsed: ParsedCommand, environ: Mapping[str, str]) -> RemoteDaemon |
             return None
         origin = "--url" if parsed.url else "DUCTILE_URL"
         raise UsageError(
-            f"ductile {parsed.words} does not work with {origin}: {action.local_reason}",
+            f"ductile {parsed.command} does not work with {origin}: {action.local_reason}",
             hint="Run it there, without --url; for a daemon of this machine: --config PATH."
             if parsed.url
             else "For the daemon of this machine: --config PATH, or unset DUCTILE_URL.",
@@ -160,7 +160,7 @@ def _name_option(error: DuctileError, action: Action | None, words: Sequence[str
 
 def _show_help(parsed: ParsedCommand, out: TextIO, err: TextIO) -> int:
     if parsed.action is not None:
-        text = help_texts.action_help(parsed.words, parsed.action)
+        text = help_texts.action_help(parsed.command, parsed.action)
     elif parsed.noun is not None:
         text = help_texts.noun_help(parsed.noun)
     else:

@@ -28,7 +28,8 @@ class ParsedCommand(NamedTuple):
 
     noun: Noun | None = None
     action: Action | None = None
-    words: str = ""
+    #: The words that name the command, such as `job list`.
+    command: str = ""
     arguments: Mapping[str, str | bool | list[str] | None] = {}
     config: str | None = None
     url: str | None = None
@@ -39,14 +40,14 @@ class ParsedCommand(NamedTuple):
     help: bool = False
 
 
-def options_before_dashes(words: Sequence[str]) -> Sequence[str]:
-    """Return the words up to `--`, which ends the options."""
+def words_before_separator(words: Sequence[str]) -> Sequence[str]:
+    """Return the words before `--`, the separator after which no word is an option."""
     return words[: list(words).index("--")] if "--" in words else words
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether errors are written as JSON. Also works for a line that cannot be parsed."""
-    return JSON.flags[0] in options_before_dashes(words)
+    """Return whether errors are written as JSON. Also works for a line that cannot be parsed."""
+    return JSON.flags[0] in words_before_separator(words)
 
 
 def find_daemon_options(words: Sequence[str]) -> str | None:
@@ -54,7 +55,7 @@ def find_daemon_options(words: Sequence[str]) -> str | None:
 
     Also works for a line that cannot be parsed.
     """
-    options = options_before_dashes(words)
+    options = words_before_separator(words)
     last_values: dict[str, str] = {}
     for word, next_word in zip(options, [*options[1:], None], strict=True):
         flag, equals, value = word.partition("=")
@@ -79,7 +80,7 @@ def parse(words: Sequence[str]) -> ParsedCommand:
         return parse([*remaining[:2], HELP.flags[-1], *(JSON.flags if parsed.json else ())])
     if first in (VERSION_COMMAND.name, *VERSION.flags):
         name = VERSION_COMMAND.name
-        return _parse_action(parsed._replace(words=name, action=load_action(name, name)), remaining)
+        return _parse_action(parsed._replace(command=name, action=load_action(name, name)), remaining)
     short_form, noun = find_short_form(first), find_noun(first)
     # `queue` alone is a short form; it is a noun if an action or a request for help follows.
     if noun is not None and remaining:
@@ -94,7 +95,7 @@ def parse(words: Sequence[str]) -> ParsedCommand:
                 f"unknown command '{first} {remaining[0]}'", hint=suggest_command(first, remaining)
             )
         action = None if noun is None else noun.action(short_form.action)
-        return _parse_action(parsed._replace(words=first, noun=noun, action=action), remaining)
+        return _parse_action(parsed._replace(command=first, noun=noun, action=action), remaining)
     if noun is None:
         from ductile.cli.suggestions import suggest_command
 
@@ -108,7 +109,7 @@ def parse(words: Sequence[str]) -> ParsedCommand:
         from ductile.cli.suggestions import suggest_action
 
         raise _usage_error(f"{noun.name} has no action {word!r}", hint=suggest_action(noun, word))
-    return _parse_action(parsed._replace(action=action, words=f"{noun.name} {action.name}"), remaining)
+    return _parse_action(parsed._replace(action=action, command=f"{noun.name} {action.name}"), remaining)
 
 
 def _take_options(remaining: list[str], parsed: ParsedCommand) -> ParsedCommand:
@@ -144,12 +145,12 @@ def _parse_action(parsed: ParsedCommand, remaining: list[str]) -> ParsedCommand:
     words: tuple[str, ...] = ()
     if trailing_name is not None:
         remaining, words = _split_trailing(remaining, action)
-    if parsed.help or any(flag in options_before_dashes(remaining) for flag in HELP.flags):
+    if parsed.help or any(flag in words_before_separator(remaining) for flag in HELP.flags):
         return parsed._replace(help=True)
     if trailing_name is not None and not words:
-        see = f"ductile {parsed.words} --help"
-        raise _usage_error(f"ductile {parsed.words} needs {trailing_name}", hint=f"see `{see}`")
-    values = vars(_build_parser(action, parsed.words).parse_args(remaining))
+        see = f"ductile {parsed.command} --help"
+        raise _usage_error(f"ductile {parsed.command} needs {trailing_name}", hint=f"see `{see}`")
+    values = vars(_build_parser(action, parsed.command).parse_args(remaining))
     if trailing_name is not None:
         values[trailing_name] = list(words)
     names = [argument.name for argument in action.arguments]
@@ -168,7 +169,10 @@ def _parse_action(parsed: ParsedCommand, remaining: list[str]) -> ParsedCommand:
 
 
 def _split_trailing(words: list[str], action: Action) -> tuple[list[str], tuple[str, ...]]:
-    """Return the options of a command, and the words after `--` or from the first word that is no option."""
+    """Split the words into the options of the command and its trailing argument.
+
+    The trailing argument begins after `--`, or with the first word that is no option.
+    """
     takes_value = {
         flag for option in (*action.options, CONFIG) if option.metavar is not None for flag in option.flags
     }
@@ -180,7 +184,7 @@ def _split_trailing(words: list[str], action: Action) -> tuple[list[str], tuple[
     return words[:position], tuple(words[position:])
 
 
-def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
+def _build_parser(action: Action, command: str) -> argparse.ArgumentParser:
     import argparse
 
     options = (*action.options, *DAEMON_OPTIONS, JSON, VERBOSE)
@@ -191,34 +195,34 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
             wrong_flags = [
                 word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")
             ]
-            see = f"ductile {words} --help"
+            see = f"ductile {command} --help"
             from ductile.cli.suggestions import suggest_option
 
             hint = suggest_option(wrong_flags[0], flags, see) if wrong_flags else f"see `{see}`"
-            raise _usage_error(_reword(message, words), hint=hint)
+            raise _usage_error(_reword(message, command), hint=hint)
 
-    parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
+    parser = Parser(prog=f"ductile {command}", add_help=False, allow_abbrev=False)
     for argument in action.arguments:
         if argument.trailing:
             continue
-        if argument.many:
+        if argument.variadic:
             parser.add_argument(argument.name, nargs="+" if argument.required else "*")
         else:
             parser.add_argument(argument.name, nargs=None if argument.required else "?")
     for option in options:
         if option.metavar:
-            action_name = "append" if option.many else "store"
+            action_name = "append" if option.repeatable else "store"
             parser.add_argument(*option.flags, dest=option.destination, action=action_name)
         else:
             parser.add_argument(*option.flags, dest=option.destination, action="store_true")
     return parser
 
 
-def _reword(message: str, words: str) -> str:
-    """Return an error message of argparse in the words of our own messages."""
+def _reword(message: str, command: str) -> str:
+    """Return an error message of argparse in the style of the other messages of the command line."""
     problem, _, names = message.partition(": ")
     if problem == "the following arguments are required":
-        return f"ductile {words} needs {names.replace(', ', ' and ')}"
+        return f"ductile {command} needs {names.replace(', ', ' and ')}"
     if problem == "unrecognized arguments":
         import re
 

@@ -83,7 +83,7 @@ class RemoteDaemon(NamedTuple):
             values["timeout"], timeout = f"{_POLL_SECONDS}s", _POLL_SECONDS + _POLL_MARGIN_SECONDS
         if operation == "pipeline.run":
             values["async"] = True  # `job.wait` waits for the run, as it does on the same machine
-        return self._send(operation, values, timeout)
+        return self._call_route(operation, values, timeout)
 
     def _wait_for_job(self, fields: JsonObject) -> JsonObject:
         """Return the job when it has ended or the time is up, by repeated requests (long polling)."""
@@ -97,23 +97,23 @@ class RemoteDaemon(NamedTuple):
             seconds_left = _POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
             wait = min(seconds_left, _POLL_SECONDS)
             values = {**fields, "timeout": f"{round(wait * 1000)}ms"}
-            job = self._send("job.wait", values, wait + _POLL_MARGIN_SECONDS)
+            job = self._call_route("job.wait", values, wait + _POLL_MARGIN_SECONDS)
             if job["status"] in _ENDED or (deadline is not None and time.monotonic() >= deadline):
                 return job
 
-    def _send(self, operation: str, fields: JsonObject, timeout: float | None) -> JsonObject:
+    def _call_route(self, operation: str, fields: JsonObject, timeout: float | None) -> JsonObject:
         route = ROUTES.get(operation)
         if route is None:
             raise UsageError(
                 f"{operation} is not offered over HTTP", hint="Run it on the machine of the daemon."
             )
         target, body = _request_target(route, fields)
-        response = self._exchange(route.method, f"{self.prefix}{target}", body, timeout)
+        response = self._send_http(route.method, f"{self.prefix}{target}", body, timeout)
         if not route.own_message:
             response.pop("message", None)
         return response
 
-    def _exchange(
+    def _send_http(
         self, method: str, target: str, body: JsonObject | None, timeout: float | None
     ) -> JsonObject:
         content = None if body is None else json.dumps(body).encode()

@@ -1,4 +1,4 @@
-"""Run one job or pipeline run and show its result: in the daemon and wait for it, or in this process."""
+"""Runs one job or pipeline run, in the daemon or in this process, waits for its end and shows its result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ductile.cli.client import (
     FOLLOW_TIMEOUT,
     Document,
     connect_to_daemon,
-    exchange,
     request,
     request_daemon,
+    send_request,
 )
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, console_for, indent_continuation, one_line, printable
+from ductile.cli.console.console import Console, console_for, escape_controls, indent_continuation, one_line
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.errors import (
     DaemonNotRunningError,
@@ -122,9 +122,9 @@ def run_and_show(
                 extra_fields=fields,
                 on_submitted=submitted_ids.append,
             )
-        return _result_beside_output(invocation, submitted, output, output_shown=shows_output)
+        return _result_unless_shown(invocation, submitted, output, output_shown=shows_output)
     values = {**invocation.request_fields(), **fields, "follow": shows_output}
-    submission = exchange(invocation, connection, fields=values)
+    submission = send_request(invocation, connection, fields=values)
     job_id = str(submission["job_id"])
     progress = RetryProgress(invocation, job_id)
     poll = None if "pipeline" in submission else progress.poll
@@ -141,18 +141,18 @@ def run_and_show(
     if not invocation.json and poll is not None:
         for text in progress.lines(submitted.job):
             print(text, file=sys.stderr)
-    return _result_beside_output(invocation, submitted, output, output_shown=shows_output)
+    return _result_unless_shown(invocation, submitted, output, output_shown=shows_output)
 
 
-def _result_beside_output(
+def _result_unless_shown(
     invocation: Invocation, submitted: SubmittedJob, output: LiveOutputPrinter, *, output_shown: bool
 ) -> CommandResult:
-    """Return the result of the job, without one that the terminal shows already, as stdout of a script."""
+    """Return the result of the job, left out if the terminal shows it already (the stdout of a script)."""
     import sys
 
-    job, one_terminal = submitted.job, invocation.out.isatty() and sys.stderr.isatty()
+    job, both_on_terminal = submitted.job, invocation.out.isatty() and sys.stderr.isatty()
     result_shown = (
-        one_terminal
+        both_on_terminal
         and not invocation.json
         and output.has_shown_all(job["job_id"], job["execution"], "stdout")
     )
@@ -220,7 +220,7 @@ def _follow_run(
 def _follow_once(
     invocation: Invocation, operation: str, fields: JsonObject, time_left: str | None
 ) -> Document | None:
-    """Return one response about a job in progress; None if the daemon has stopped or is too old for it."""
+    """Return one response about a running job; None if the daemon has stopped or lacks the operation."""
     try:
         return request_daemon(
             invocation, operation, fields | {"timeout": time_left or FOLLOW_TIMEOUT}, timeout=None
@@ -234,7 +234,7 @@ def _print_step(invocation: Invocation, job: JsonObject, line: WaitingLine) -> N
         return
     console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
     name = f"{job['step']}  {job['plugin']} {job['command']}"
-    text = f"{console.style('dim', '·')} {printable(name)}  {fmt.status(str(job['status']), console)}"
+    text = f"{console.style('dim', '·')} {escape_controls(name)}  {fmt.status(str(job['status']), console)}"
     if error := fmt.informative_error(job):
         text += f"  {one_line(error)}"
     line.print(text, invocation.out)
@@ -256,7 +256,7 @@ def wait_for(invocation: Invocation, submission: Document, deadline: float | Non
 
 @contextmanager
 def hint_on_interrupt(job_id: str) -> Iterator[None]:
-    """Add a hint at the job to KeyboardInterrupt: Ctrl-C ends the waiting but not the job."""
+    """Add a hint that names the job to KeyboardInterrupt: Ctrl-C ends the waiting but not the job."""
     try:
         yield
     except KeyboardInterrupt:
@@ -267,7 +267,7 @@ def hint_on_interrupt(job_id: str) -> Iterator[None]:
 
 def run_in_process(
     invocation: Invocation,
-    on_end: Callable[[JsonObject], None] = lambda _job: None,
+    on_ended: Callable[[JsonObject], None] = lambda _job: None,
     on_output: Callable[[OutputPiece], None] | None = None,
     *,
     operation: str | None = None,
@@ -293,7 +293,7 @@ def run_in_process(
             operation or invocation.action.operation,
             fields,
             time_limit=limit,
-            on_ended=on_end,
+            on_ended=on_ended,
             on_output=on_output,
             on_submitted=on_submitted,
         )
@@ -348,12 +348,12 @@ def _attempt_line(row: Document, job: Document) -> str:
 
     retry_at = datetime.fromisoformat(job["next_retry_at"])
     seconds = max(0.0, (retry_at - datetime.now(UTC)).total_seconds())
-    wait = f"{seconds:.0f}s" if seconds < _MINUTE else fmt.ms(seconds * 1000)
+    wait = f"{seconds:.0f}s" if seconds < _MINUTE else fmt.duration(seconds * 1000)
     return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
 
 
 def job_result(submitted: SubmittedJob, *, output_shown: bool, result_shown: bool = False) -> CommandResult:
-    """Return the result of a job that succeeded; for another job its error, and an exit status for it.
+    """Return the result of a job that succeeded; for any other job its error and an exit status of failure.
 
     The result is left out if the terminal shows it already.
     """
@@ -378,7 +378,7 @@ def job_result(submitted: SubmittedJob, *, output_shown: bool, result_shown: boo
     if deduplicated:
 
         def duplicate(console: Console) -> str:
-            completed = fmt.moment(job["completed_at"], console)
+            completed = fmt.local_and_relative_time(job["completed_at"], console)
             return f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
 
         notes.append(duplicate)
@@ -386,8 +386,8 @@ def job_result(submitted: SubmittedJob, *, output_shown: bool, result_shown: boo
     def text(console: Console) -> str:
         """Return the plugin's `result`, or its whole response without one. Escaped for a terminal."""
         result: dict[str, Any] = job["result"] or {}
-        text = fmt.value(result.get("result", result))
-        return text if console.width is None else printable(text)
+        text = fmt.text_or_json(result.get("result", result))
+        return text if console.width is None else escape_controls(text)
 
     return CommandResult(data, None if result_shown else text, note=note if notes else None)
 
@@ -416,7 +416,11 @@ def _failure_text(submitted: SubmittedJob, console: Console, *, with_output: boo
     elif submitted.daemon_runs:
         hint = f"ductile job wait {job_id}"
     else:
-        when = f" at {fmt.moment(job['next_retry_at'], console)}" if job["next_retry_at"] else ""
+        when = (
+            f" at {fmt.local_and_relative_time(job['next_retry_at'], console)}"
+            if job["next_retry_at"]
+            else ""
+        )
         hint = (
             f"it will be retried{when} when the daemon runs (`ductile system start`). "
             f"To cancel: `ductile job cancel {job_id}`"

@@ -27,8 +27,8 @@ class Argument(NamedTuple):
     required: bool = True
     #: The field of the operation's request that it fills, if any.
     field: str | None = None
-    #: Whether it takes all further words; it is the last one then.
-    many: bool = False
+    #: Whether it takes all further words. Only the last argument may.
+    variadic: bool = False
     #: Whether it takes all words from the first one that is no option, or from `--`.
     trailing: bool = False
 
@@ -43,8 +43,8 @@ class Option(NamedTuple):
     #: How its text is read: `text`, `integer`, `instant` (`2h`, `yesterday`: in the local time zone), `json`
     #: (an object, @FILE or -) or `list` (with commas).
     type: str = "text"
-    #: Whether it may be given several times. Never an option that is made from a request.
-    many: bool = False
+    #: Whether it may be given several times. Options that are made from a request never may.
+    repeatable: bool = False
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -77,6 +77,7 @@ class Action(NamedTuple):
     operation: str = ""
     arguments: tuple[Argument, ...] = ()
     options: tuple[Option, ...] = ()
+    #: Further sentences of the help, after the summary.
     about: str = ""
     examples: tuple[Example, ...] = ()
     #: Why the command works only on the machine of the daemon; empty if it works with --url.
@@ -151,32 +152,32 @@ def action(
 
     `local_reason` says why the command does not work with --url.
     The fields of the operation's request become options of the command, unless an argument or another option
-    fills them. `usage` says how such an option is written if not as the field is, or None for no option.
+    fills them. `usage` maps such a field to another `Option.usage`, or to None for no option.
     """
 
     def declare(run: CommandHandler) -> Action:
         from ductile.cli.operation_options import OPTIONS
 
-        fields = {str(option.field): option for option in OPTIONS.get(operation, ())}
-        described = [
+        options_by_field = {str(option.field): option for option in OPTIONS.get(operation, ())}
+        arguments_with_help = [
             argument
-            if argument.help or not fields
-            else argument._replace(help=fields[str(argument.field)].help)
+            if argument.help or not options_by_field
+            else argument._replace(help=options_by_field[str(argument.field)].help)
             for argument in arguments
         ]
-        filled = {argument.field for argument in arguments} | {option.field for option in options}
-        derived = [
+        filled_fields = {argument.field for argument in arguments} | {option.field for option in options}
+        options_of_fields = [
             option._replace(usage=usage.get(field) or option.usage)
-            for field, option in fields.items()
-            if field not in filled and usage.get(field, option.usage) is not None
+            for field, option in options_by_field.items()
+            if field not in filled_fields and usage.get(field, option.usage) is not None
         ]
         return Action(
             name,
             summary,
             run,
             operation,
-            tuple(described),
-            (*options, *derived),
+            tuple(arguments_with_help),
+            (*options, *options_of_fields),
             about,
             examples,
             local_reason,
@@ -185,10 +186,10 @@ def action(
     return declare
 
 
-def renders(name: str, summary: str, operation: str, **declared: Any) -> Callable[[ResponseRenderer], Action]:
+def renders(name: str, summary: str, operation: str, **keywords: Any) -> Callable[[ResponseRenderer], Action]:
     """Declare a command that runs an operation; the decorated function renders its response for people.
 
-    Takes the keywords of `action`.
+    `keywords` are those of `action`.
     """
 
     def declare(render: ResponseRenderer) -> Action:
@@ -199,6 +200,6 @@ def renders(name: str, summary: str, operation: str, **declared: Any) -> Callabl
             response = request(invocation)
             return CommandResult(response, lambda console: render(response, console))
 
-        return action(name, summary, operation, **declared)(run)
+        return action(name, summary, operation, **keywords)(run)
 
     return declare

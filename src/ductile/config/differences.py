@@ -115,7 +115,7 @@ def _compare_members(
 
 
 def _is_kind(kind: type, old: JsonValue | _AbsentKey, new: JsonValue | _AbsentKey) -> bool:
-    """Whether both are of this kind, or one is and has members, and the other is missing."""
+    """Return whether both are of this kind, or one is and has members, and the other is missing."""
     return all(isinstance(side, kind | _AbsentKey) for side in (old, new)) and any(
         isinstance(side, kind) and (side or isinstance(other, kind))
         for side, other in ((old, new), (new, old))
@@ -207,7 +207,7 @@ def comparable_file(data: bytes, name: str) -> ComparableConfig | None:
 
 
 def _looks_like_environment(data: bytes) -> bool:
-    """Whether a line of the file looks like the assignment of a variable."""
+    """Return whether a line of the file looks like the assignment of a variable."""
     for raw in data.decode("utf-8-sig", "replace").splitlines():
         line = raw
         for prefix in _ASSIGNMENT_PREFIXES:
@@ -263,7 +263,7 @@ def unknown_scalars(root: Node) -> Iterator[tuple[KeyPath, ScalarNode]]:
 
 
 def _is_known(path: KeyPath) -> bool:
-    """Whether the model has the key, or leaves it free: below a plugin's config, and in a pipeline."""
+    """Return whether the model has the key, or leaves it free: below a plugin's config, and in a pipeline."""
     pattern = ["[]" if isinstance(part, int) else part for part in path]
     if pattern[:1] == ["plugins"] and len(pattern) > 1:
         pattern[1] = "*"

@@ -129,7 +129,7 @@ def user_directory(environ: Mapping[str, str]) -> Path:
 
 
 def has_ductile_sections(content: bytes) -> bool:
-    """Whether a `config.yaml` looks like one of Ductile: at least half of its sections are known.
+    """Return whether a `config.yaml` looks like one of Ductile: at least half of its sections are known.
 
     One name in common is no proof, because other programs have `plugins` and `api`, too. A file with some
     misspelt sections still counts, so that they are reported.

@@ -49,7 +49,7 @@ DEFAULT_PLUGIN_ROOT = "./plugins"
 
 
 class SealMode(Enum):
-    """Whether the seal is verified. `config lock` and commands that only show a configuration ignore it."""
+    """Says if the seal is verified. `config lock` and commands that only show a configuration ignore it."""
 
     VERIFY = auto()
     IGNORE = auto()

@@ -97,7 +97,7 @@ def literal_urls(root: Node) -> Iterator[tuple[KeyPath, ScalarNode]]:
 
 
 def _compares_secret(node: MapNode, key: str) -> bool:
-    """Whether this is the value of a condition on a secret, and so a guess at the secret."""
+    """Return whether this is the value of a condition on a secret, and so a guess at the secret."""
     if key != "value":
         return False
     names = {entry.text: value.text for entry, value in node.entries if isinstance(value, ScalarNode)}

@@ -251,7 +251,7 @@ def _record_in_history(
 
 
 def is_kept(name: str) -> bool:
-    """Whether a copy of a sealed file is kept: of every file but environment files."""
+    """Return whether a copy of a sealed file is kept: of every file but environment files."""
     return name.endswith(KEPT_SUFFIXES)
 
 

@@ -175,7 +175,7 @@ def digest_of(secret: bytes) -> bytes:
 
 
 def looks_secret(key: str) -> bool:
-    """Whether a value under this key is treated as a secret, decided by the words of the key."""
+    """Return whether a value under this key is treated as a secret, decided by the words of the key."""
     words = [word.lower() for word in _WORD.findall(key)]
     if not words or words[0] in _HARMLESS_STARTS:
         return False
@@ -204,7 +204,7 @@ def mask_urls(text: str) -> str:
 
 
 def has_secret_url(text: str) -> bool:
-    """Whether a URL in the text contains a literal secret.
+    """Return whether a URL in the text contains a literal secret.
 
     Where a scheme puts tokens into host and path and one part is a variable, the others count as names.
     """

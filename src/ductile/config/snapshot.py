@@ -63,7 +63,7 @@ class InstalledPlugin(Value):
 
     @property
     def sealed(self) -> bool:
-        """Whether the fingerprint is part of the seal.
+        """Return whether the fingerprint is part of the seal.
 
         That of a shipped plugin is not, because it changes with the program; nor is that of a program that is
         found by PATH.

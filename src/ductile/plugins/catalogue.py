@@ -16,7 +16,7 @@ from ductile.struct import Value, replace
 
 
 class PluginStanding(StrEnum):
-    """Whether a plugin can run. `available` is installed but not named in the configuration."""
+    """Return whether a plugin can run. `available` is installed but not named in the configuration."""
 
     ACTIVE = "active"
     DISABLED = "disabled"

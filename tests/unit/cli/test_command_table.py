@@ -101,4 +101,4 @@ def test_a_misspelt_action_of_queue_is_not_taken_for_something_else() -> None:
     ],
 )
 def test_spans_read_as_people_say_them(milliseconds: float | None, text: str) -> None:
-    assert fmt.ms(milliseconds) == text
+    assert fmt.duration(milliseconds) == text

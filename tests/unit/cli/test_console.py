@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.cli.console.console import Console, console_for, printable
+from ductile.cli.console.console import Console, console_for, escape_controls
 
 
 class Terminal(io.StringIO):
@@ -51,7 +51,7 @@ def test_cells_cannot_break_the_table_or_drive_the_terminal(rows: list[list[str]
 
 
 def test_escape_sequences_are_made_visible() -> None:
-    assert printable("a\x1b[31mb\tc\nd") == "a\\x1b[31mb\\x09c\nd"
+    assert escape_controls("a\x1b[31mb\tc\nd") == "a\\x1b[31mb\\x09c\nd"
 
 
 def test_colour_only_for_a_terminal_that_wants_it() -> None:
@@ -68,7 +68,7 @@ def test_prose_at_the_end_of_a_row_goes_on_below_itself() -> None:
     """What people came for is not cut; the next row begins after the last line of it."""
     because = "payload.size is 3, and it would have to be greater than 5 for this step"
     text = Console(width=50).table(
-        ["STEP", "RESULT", "BECAUSE"], [["make", "bypassed", because], ["send", "runs", ""]], prose=True
+        ["STEP", "RESULT", "BECAUSE"], [["make", "bypassed", because], ["send", "runs", ""]], wrap_last=True
     )
     assert text.splitlines() == [
         "STEP  RESULT    BECAUSE",
@@ -81,17 +81,17 @@ def test_prose_at_the_end_of_a_row_goes_on_below_itself() -> None:
 
 def test_prose_is_one_line_when_piped() -> None:
     """A program that reads it gets a line for each row."""
-    text = Console().table(["STEP", "BECAUSE"], [["make", "word " * 30 + "end"]], prose=True)
+    text = Console().table(["STEP", "BECAUSE"], [["make", "word " * 30 + "end"]], wrap_last=True)
     assert len(text.splitlines()) == 2
 
 
 def test_a_remark_below_a_row_goes_on_below_itself_on_a_terminal_only() -> None:
     """Why a step failed is not broken in the middle of a word."""
-    assert Console(width=40).beside("    ", "word " * 10) == [
+    assert Console(width=40).wrap_beside("    ", "word " * 10) == [
         "    " + "word " * 6 + "word",
         "    word word word",
     ]
-    assert Console().beside("    ", "one\ntwo\x1b") == ["    one two\\x1b"]
+    assert Console().wrap_beside("    ", "one\ntwo\x1b") == ["    one two\\x1b"]
 
 
 def test_spare_columns_make_room_for_prose() -> None:
@@ -100,5 +100,5 @@ def test_spare_columns_make_room_for_prose() -> None:
     narrow = Console(width=62)
     assert "CREATED" in narrow.table(["NAME", "CREATED", "ABOUT"], [row], optional=["CREATED"])
     assert "CREATED" not in narrow.table(
-        ["NAME", "CREATED", "ABOUT"], [row], optional=["CREATED"], prose=True
+        ["NAME", "CREATED", "ABOUT"], [row], optional=["CREATED"], wrap_last=True
     )

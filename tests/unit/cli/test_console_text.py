@@ -31,7 +31,7 @@ def test_times_in_a_sentence_are_local() -> None:
 )
 def test_a_command_is_never_broken(command: str) -> None:
     """It can be copied from the terminal, also if it is longer than the line."""
-    text = fmt.prose(
+    text = fmt.sentence(
         f"A retry would fail in the same way: correct the pipeline, then: {command}", NARROW, "  "
     )
     assert any(RETRY in line for line in text.split("\n"))
@@ -40,7 +40,7 @@ def test_a_command_is_never_broken(command: str) -> None:
 
 def test_a_text_in_a_pipe_is_one_line() -> None:
     text = "word " * 40
-    assert fmt.prose(text, NARROW._replace(width=None)) == text
+    assert fmt.sentence(text, NARROW._replace(width=None)) == text
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""`ductile event …`"""
+"""`ductile event …`: publishes and explains events, and shows the ledger."""
 
 from __future__ import annotations
 
 from ductile.cli.client import Document, follow, request
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable
+from ductile.cli.console.console import Console, escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action, renders
 
@@ -44,7 +44,9 @@ def send(invocation: Invocation) -> CommandResult:
             for existing in response["deduplicated"]
         ]
         lines += [f"Not started {dropped['target']}: {dropped['reason']}" for dropped in response["dropped"]]
-        return printable("\n".join(lines) or f"No route or pipeline matches {response['type']} from `cli`.")
+        return escape_controls(
+            "\n".join(lines) or f"No route or pipeline matches {response['type']} from `cli`."
+        )
 
     return CommandResult(response, text)
 
@@ -71,7 +73,7 @@ def explain(response: Document, _console: Console) -> str:
 
 def _explanation(response: Document) -> str:
     if "targets" not in response:  # the response of an older daemon
-        return printable("\n".join(f"Would start {target}." for target in response["would_start"]))
+        return escape_controls("\n".join(f"Would start {target}." for target in response["would_start"]))
     lines, other_targets = [], 0
     for target in response["targets"]:
         if target["starts"]:
@@ -86,7 +88,7 @@ def _explanation(response: Document) -> str:
     if other_targets:
         verb = "takes" if other_targets == 1 else "take"
         lines.append(f"{fmt.count(other_targets, 'other target')} {verb} other events.")
-    return printable("\n".join(lines))
+    return escape_controls("\n".join(lines))
 
 
 @action(
@@ -110,7 +112,7 @@ def tail(invocation: Invocation) -> CommandResult:
         return CommandResult(response, text)
     fmt.print_rows(invocation, response["events"], _line)
     after = max((row["seq"] for row in response["events"]), default=response["highest"])
-    for update in follow(invocation, "ledger.follow", {}, rows="events", after=after):
+    for update in follow(invocation, "ledger.follow", {}, rows_field="events", after=after):
         gap = update.get("gap")  # absent in responses of an older daemon
         fmt.print_rows(
             invocation, [{"kind": "gap", **gap}, *update["events"]] if gap else update["events"], _line
@@ -125,7 +127,7 @@ def _line(row: Document, console: Console, kind_width: int = 0) -> str:
     data = _data_text(row, console)
     job = fmt.short_id(row["job_id"], console).ljust(fmt.SHORT_ID if kind_width else 0)
     kind = console.style("bold", row["kind"]) + " " * max(0, kind_width - len(row["kind"]))
-    return f"{fmt.clock(row['at'], console)}  {kind}  {job}  {data}".rstrip()
+    return f"{fmt.short_time(row['at'], console)}  {kind}  {job}  {data}".rstrip()
 
 
 def _data_text(row: Document, console: Console) -> str:
@@ -142,7 +144,7 @@ def _data_text(row: Document, console: Console) -> str:
             before = f"{parts.pop()} " if parts else ""
             parts.append(f"{before}({fmt.inline(data.pop('reason'))})")
         hidden = ["execution"] if row["kind"] == "job.transition" else []
-        if fmt.time(data.get("nominal_at"), console) == fmt.time(row["at"], console):
+        if fmt.local_time(data.get("nominal_at"), console) == fmt.local_time(row["at"], console):
             hidden.append("nominal_at")
         if data.get("until_at") == data.get("nominal_at"):  # one occurrence
             hidden += ["until_at", "count"]

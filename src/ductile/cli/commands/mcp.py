@@ -1,4 +1,4 @@
-"""`ductile mcp …`"""
+"""`ductile mcp …`: starts the MCP server on standard input and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ductile queue …`"""
+"""`ductile queue …`: shows and empties the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ductile schedule …`"""
+"""`ductile schedule …`: shows, explains, pauses and runs schedules."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def list_schedules(response: Document, console: Console) -> str:
         zone = "" if row["timezone"] in ("UTC", str(console.zone)) else f" {row['timezone']}"
         notes = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
         if row["waiting_since"]:
-            notes.append(f"waits for other polls since {fmt.when(row['waiting_since'], console)}")
-        next_run = _AT_START if row["at_start"] else fmt.when(row["next_at"], console)
+            notes.append(f"waits for other polls since {fmt.relative_time(row['waiting_since'], console)}")
+        next_run = _AT_START if row["at_start"] else fmt.relative_time(row["next_at"], console)
         cells = (
             row["plugin"],
             row["id"],
             row["command"] or "-",
             "no longer configured" if row["rule"] is None else f"{row['rule']}{zone}",
             "paused" if row["paused_at"] else next_run,
-            fmt.time(row["next_at"], console) if row["next_at"] and not row["paused_at"] else "-",
+            fmt.local_time(row["next_at"], console) if row["next_at"] and not row["paused_at"] else "-",
             (row["next_local"] if zone else None) or "-",
-            fmt.when(row["last_fired_at"], console),
+            fmt.relative_time(row["last_fired_at"], console),
             fmt.short_id(row["last_job_id"], console),
             ", ".join(notes),
         )
@@ -58,14 +58,14 @@ def upcoming(response: Document, console: Console) -> str:
         return "No upcoming runs."
     rows = []
     for row in response["occurrences"]:
-        until = f" until {fmt.time(row['skipped_until'], console)}" if row["skipped_until"] else ""
+        until = f" until {fmt.local_time(row['skipped_until'], console)}" if row["skipped_until"] else ""
         rows.append(
             (
-                _AT_START if row["at_start"] else fmt.moment(row["start_at"], console),
+                _AT_START if row["at_start"] else fmt.local_and_relative_time(row["start_at"], console),
                 row["local"] or "-",
                 row["plugin"],
                 row["id"],
-                "-" if row["nominal_at"] == row["start_at"] else fmt.time(row["nominal_at"], console),
+                "-" if row["nominal_at"] == row["start_at"] else fmt.local_time(row["nominal_at"], console),
                 f"skipped: {row['skip']}{until}" if row["skip"] else "",
             )
         )
@@ -86,10 +86,10 @@ def history(response: Document, console: Console) -> str:
     for row in response["occurrences"]:
         notes = [row["reason"]] if row["reason"] else []
         if row["late_ms"]:
-            notes.append(f"{fmt.ms(row['late_ms'])} late")
+            notes.append(f"{fmt.duration(row['late_ms'])} late")
         if row["count"] > 1:
-            notes.append(f"{row['count']} times, until {fmt.time(row['until_at'], console)}")
-        due, job = fmt.time(row["nominal_at"], console), fmt.short_id(row["job_id"], console)
+            notes.append(f"{row['count']} times, until {fmt.local_time(row['until_at'], console)}")
+        due, job = fmt.local_time(row["nominal_at"], console), fmt.short_id(row["job_id"], console)
         rows.append((due, row["outcome"], job, row["job_status"], ", ".join(notes)))
     table = console.table(("DUE", "OUTCOME", "JOB", "STATUS", "ABOUT"), rows)
     return fmt.with_next_page(f"{table}\n\n{_audit_text(response['account'], console)}", response)
@@ -108,7 +108,7 @@ def history(response: Document, console: Console) -> str:
     ),
 )
 def explain(response: Document, console: Console) -> str:
-    lines = [console.style("bold", fmt.prose(response["verdict"], console))]
+    lines = [console.style("bold", fmt.sentence(response["verdict"], console))]
     lines += fmt.list_section("Evidence", response["evidence"], console)
     lines += fmt.list_section("What to do", [console.hint(line) for line in response["advice"]], console)
     return "\n".join(lines)
@@ -155,20 +155,20 @@ def _table(
     for header in left_out:
         column = headers.index(header)
         if all(row[column] == "-" for row in rows):
-            headers, rows = Table(headers, rows).without(header)
+            headers, rows = Table(headers, rows).without_column(header)
     return console.table(headers, rows, optional=optional)
 
 
 def _audit_text(audit: Document, console: Console) -> str:
-    """Return whether an outcome is recorded for every due time of the listed period."""
+    """Return a sentence that says whether every due time of the listed period has a recorded outcome."""
     if audit["complete"] is None:
         return f"Not checked for gaps: {audit['about']}."
-    period = f"from {fmt.time(audit['from'], console)} to {fmt.time(audit['to'], console)}"
+    period = f"from {fmt.local_time(audit['from'], console)} to {fmt.local_time(audit['to'], console)}"
     if audit["complete"]:
-        return f"Accounted without a gap {period}."
-    lines = [console.style("red", f"There are gaps {period}:")]
+        return f"Every due time {period} has an outcome."
+    lines = [console.style("red", f"Due times {period} without an outcome:")]
     for gap in audit["gaps"]:
-        times = dict.fromkeys(fmt.time(gap[bound], console) for bound in ("from", "to"))
+        times = dict.fromkeys(fmt.local_time(gap[bound], console) for bound in ("from", "to"))
         expected = fmt.count(gap["expected"], "occurrence")
-        lines.append(f"  {' to '.join(times)}: {expected} due, {gap['found']} accounted for")
+        lines.append(f"  {' to '.join(times)}: {expected} due, {gap['found']} recorded")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`ductile token …`"""
+"""`ductile token …`: creates, shows, rotates and revokes tokens and shared secrets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Connection, Document, connect_to_daemon, exchange, request_daemon
+from ductile.cli.client import Connection, Document, connect_to_daemon, request_daemon, send_request
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable
+from ductile.cli.console.console import Console, escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
@@ -28,7 +28,7 @@ _STDIN = Option("--stdin", "read the value from standard input instead of genera
         Option(
             "--scopes LIST",
             "its permissions, such as jobs:ro,plugin:rw; without scopes it is a secret for "
-            "signatures and opens nothing",
+            "signatures and gives no access",
             "scopes",
             "list",
         ),
@@ -74,7 +74,7 @@ def create(invocation: Invocation) -> CommandResult:
     def note(console: Console) -> str:
         warnings = ""
         for warning in created["warnings"]:
-            parts = [printable(text) for text in (warning["message"], warning["hint"]) if text]
+            parts = [escape_controls(text) for text in (warning["message"], warning["hint"]) if text]
             warnings += f"{console.style('yellow', 'warning:')} {'; '.join(parts)}\n"
         kind, name, files = created["kind"], created["name"], ", ".join(created["files"])
         if not created["written"]:
@@ -129,7 +129,7 @@ def show(invocation: Invocation) -> CommandResult:
         if connection is None:
             row = next(row for row in _list_tokens(invocation)["tokens"] if row["name"] == entry.name)
         else:  # the daemon knows how much of the limits is used
-            row = exchange(invocation, connection, "token.show", {"name": entry.name})
+            row = send_request(invocation, connection, "token.show", {"name": entry.name})
 
     def text(console: Console) -> str:
         lines = fmt.fields(
@@ -144,14 +144,16 @@ def show(invocation: Invocation) -> CommandResult:
             ],
             console,
         )
-        lines.insert(0, console.style("bold", printable(row["name"])))
+        lines.insert(0, console.style("bold", escape_controls(row["name"])))
         limits = [
             (
                 limit["limit"],
                 limit["target"] or "all jobs",
                 f"{limit['used']:g}",
                 f"{limit['maximum']:g}",
-                "when they end" if limit["resets_at"] is None else fmt.time(limit["resets_at"], console),
+                "when they end"
+                if limit["resets_at"] is None
+                else fmt.local_time(limit["resets_at"], console),
             )
             for limit in row.get("limits") or ()
         ]
@@ -170,8 +172,8 @@ def show(invocation: Invocation) -> CommandResult:
     options=(_STDIN, DRY_RUN),
     usage={"value": None},
     about="Both secrets have the same name and scopes. When the time is over the daemon refuses the old one "
-    "by itself, also after a restart. A running daemon accepts the new one at once. Rotated again before, "
-    "the oldest secret is refused at once.",
+    "by itself, also after a restart. A running daemon accepts the new one at once. If the token is "
+    "rotated again before that, the oldest secret is refused at once.",
     examples=(
         Example("ductile token rotate ci", "and give the new value to its user within a day"),
         Example("ductile token rotate ci --keep-old 0s", "the old value has leaked: refuse it now"),
@@ -203,7 +205,7 @@ def rotate(invocation: Invocation) -> CommandResult:
 
     def note(console: Console) -> str:
         until = rotated["previous_expires_at"]
-        old = "is refused at once" if until is None else f"is accepted until {fmt.time(until, console)}"
+        old = "is refused at once" if until is None else f"is accepted until {fmt.local_time(until, console)}"
         files = ", ".join(rotated["files"])
         if not rotated["written"]:
             return f"Would give {rotated['name']} a new secret and write {files}. The old one {old}."
@@ -254,14 +256,14 @@ def _loaded_by_daemon(invocation: Invocation, name: str, *, revoked: bool = Fals
     if connection is None:
         yield
         return
-    exchange(invocation, connection, "token.refresh", {**fields, "dry_run": True})
+    send_request(invocation, connection, "token.refresh", {**fields, "dry_run": True})
     yield
     if invocation.switch("dry_run"):
         return
     try:
         request_daemon(invocation, "token.refresh", fields)
     except DuctileError as error:
-        error.message = f"the files were written, but the daemon has not taken the change: {error.message}"
+        error.message = f"the files were written, but the daemon has not loaded the change: {error.message}"
         error.hint = "ductile apply"
         raise
 
@@ -310,4 +312,4 @@ def _old_secret(row: Document, console: Console) -> str | None:
     if row["previous_expires_at"] is None:
         return None
     word = "valid until" if row["previous_valid"] else "expired"
-    return f"{word} {fmt.time(row['previous_expires_at'], console)}"
+    return f"{word} {fmt.local_time(row['previous_expires_at'], console)}"

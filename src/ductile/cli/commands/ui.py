@@ -1,4 +1,4 @@
-"""`ductile ui …`"""
+"""`ductile ui …`: opens the dashboard."""
 
 from __future__ import annotations
 

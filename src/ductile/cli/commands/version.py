@@ -1,4 +1,4 @@
-"""`ductile version`"""
+"""`ductile version`: shows the versions of Ductile and Python."""
 
 from __future__ import annotations
 

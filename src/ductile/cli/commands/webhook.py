@@ -1,8 +1,8 @@
-"""`ductile webhook …`"""
+"""`ductile webhook …`: shows and tests endpoints, shows and resends state webhooks."""
 
 from __future__ import annotations
 
-from ductile.cli.bulk import change_result, single_request
+from ductile.cli.bulk import change_result, single_change_fields
 from ductile.cli.client import Document, connect_to_daemon, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
@@ -32,7 +32,7 @@ def list_endpoints(response: Document, console: Console) -> str:
         text = f"{table}\n\n{listener} for them at {response['listen']}."
         for row in response["endpoints"]:
             if (refused := row.get("refused")) is not None:
-                last = fmt.moment(refused["last_at"], console)
+                last = fmt.local_and_relative_time(refused["last_at"], console)
                 requests = fmt.count(refused["count"], "request")
                 text += f"\n{row['name']} has refused {requests}, the latest {last}: {refused['why']}"
     elif response["on_disk"] is not None:
@@ -118,12 +118,12 @@ def deliveries(response: Document, console: Console) -> str:
         if row["status"] == "delivered":
             note = str(row["last_status"])
         elif row["status"] == "pending" and row["attempts"]:
-            note = f"{note or 'being sent'}; next try {fmt.when(row['next_attempt_at'], console)}"
-        job, created = fmt.short_id(row["job_id"], console), fmt.when(row["created_at"], console)
+            note = f"{note or 'being sent'}; next try {fmt.relative_time(row['next_attempt_at'], console)}"
+        job, created = fmt.short_id(row["job_id"], console), fmt.relative_time(row["created_at"], console)
         attempts = str(row["attempts"])
         rows.append((row["id"], job, row["state"], row["status"], attempts, created, row["url"], note))
     headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
-    table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
+    table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), wrap_last=True)
     return fmt.with_next_page(table, response)
 
 
@@ -144,7 +144,9 @@ def resend(invocation: Invocation) -> CommandResult:
     if invocation.optional("DELIVERY") is None:
         response = request(invocation, timeout=None)
         return change_result(response, ("Will be sent again:", "Would be sent again:"), _matched_table)
-    response = request(invocation, "webhook.resend", single_request(invocation, "DELIVERY", "delivery_id"))
+    response = request(
+        invocation, "webhook.resend", single_change_fields(invocation, "DELIVERY", "delivery_id")
+    )
     outcome = "would be sent again" if response.get("dry_run") else "is sent again as soon as a daemon runs"
     return CommandResult(response, f"{response['state']} of job {response['job_id']} {outcome}.")
 
@@ -156,7 +158,7 @@ def _matched_table(response: Document, console: Console) -> str:
             row["job_id"],
             row["state"],
             row["status"],
-            fmt.when(row["created_at"], console),
+            fmt.relative_time(row["created_at"], console),
             row["url"],
             row["last_error"] or "",
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from ductile.cli.command_table import first_words
 from ductile.cli.console.table import GAP, Table, fit_table, wrap_hanging
 from ductile.cli.spec import CONFIG, URL
-from ductile.core.terminal_text import escape_controls as printable
+from ductile.core.terminal_text import escape_controls
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -25,9 +25,9 @@ __all__ = [
     "Console",
     "WaitingLine",
     "console_for",
+    "escape_controls",
     "indent_continuation",
     "one_line",
-    "printable",
     "progress_line",
     "show_waiting",
 ]
@@ -79,18 +79,18 @@ class Console(NamedTuple):
 
     def path(self, path: str) -> str:
         inside = self.directory and path.startswith(f"{self.directory}/")
-        return printable(path[len(self.directory) + 1 :] if inside else path).replace("\n", "\\n")
+        return escape_controls(path[len(self.directory) + 1 :] if inside else path).replace("\n", "\\n")
 
     def hint(self, text: str) -> str:
         """Return a hint whose commands can be copied."""
-        return add_daemon_options(printable(text), self.daemon_options)
+        return add_daemon_options(escape_controls(text), self.daemon_options)
 
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
 
-    def beside(self, left: str, text: str, *, indent: int = 0) -> list[str]:
+    def wrap_beside(self, left: str, text: str, *, indent: int = 0) -> list[str]:
         """Return lines with the text beside `left`. On a terminal it is wrapped; further lines begin below
-        the first, or `indent` further.
+        the first word, or `indent` columns further.
 
         No line break falls into a command, so that it can be copied.
         """
@@ -110,19 +110,19 @@ class Console(NamedTuple):
         rows: Sequence[Sequence[str]],
         *,
         optional: Sequence[str] = (),
-        prose: bool = False,
+        wrap_last: bool = False,
     ) -> str:
         """Return a table with columns as wide as their content. Words for a status have their colour.
 
         On a terminal the table is fitted to its width: a last column without any value is left out, then
-        `optional` columns, in this order, if there is no room; a last column of `prose` is wrapped.
+        `optional` columns, in this order, if there is no room. With `wrap_last` the last column is wrapped.
         """
         table = Table(headers, [[one_line(cell) for cell in row] for row in rows])
         limit = None if self.width is None else max(self.width, _MIN_WIDTH)
         if limit is not None:
             if not any(row[-1] for row in table.rows):
-                table = table.without(table.headers[-1])
-            table = fit_table(table, limit, optional, self.today, prose=prose)
+                table = table.without_column(table.headers[-1])
+            table = fit_table(table, limit, optional, self.today, wrap_last=wrap_last)
         widths = table.widths
         lines = []
         for cells in (table.headers, *table.rows):
@@ -142,12 +142,12 @@ class Console(NamedTuple):
 
 def one_line(text: str) -> str:
     """Return the text on one line, with control characters escaped."""
-    return printable(text).replace("\n", " ")
+    return escape_controls(text).replace("\n", " ")
 
 
 def indent_continuation(text: str, indent: str = "  ") -> str:
     """Return the text with its further lines indented, so that none looks like a line of our own."""
-    return printable(text).rstrip("\n").replace("\n", f"\n{indent}")
+    return escape_controls(text).rstrip("\n").replace("\n", f"\n{indent}")
 
 
 def add_daemon_options(text: str, daemon_options: str | None) -> str:
@@ -201,7 +201,7 @@ class WaitingLine:
     """The line on standard error that shows what the command waits for. Other text is printed above it."""
 
     def __init__(self, title: str | None) -> None:
-        """`title` names the thing waited for; None shows no line."""
+        """`title` names what the command waits for; None shows no line."""
         from threading import Lock
 
         self._title = title
@@ -221,7 +221,7 @@ class WaitingLine:
             print(text, file=out, flush=True)
 
     def update(self, lines: list[str], seconds: int) -> None:
-        from ductile.cli.console.format import ms
+        from ductile.cli.console.format import duration
 
         with self._lock:
             if lines:
@@ -229,7 +229,7 @@ class WaitingLine:
                 self._replace(line_end + "".join(f"{line}\n" for line in lines))
             # A line that a job has begun is not overwritten.
             if self._title is not None and self._at_line_start:
-                sys.stderr.write(f"{_CLEAR}waiting for {self._title}, {ms(seconds * 1000)}")
+                sys.stderr.write(f"{_CLEAR}waiting for {self._title}, {duration(seconds * 1000)}")
                 sys.stderr.flush()
                 self._shown = True
 

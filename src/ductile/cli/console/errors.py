@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ductile.cli.console.console import Console, add_daemon_options, indent_continuation, printable
+from ductile.cli.console.console import Console, add_daemon_options, escape_controls, indent_continuation
 from ductile.errors import ConfigError, DuctileError, Problem
 
 if TYPE_CHECKING:
     from ductile.core.json import JsonObject
 
 
-#: Fields with commands that can be copied.
-_HINTS = ("hint:", "fix:")
+#: Names of fields whose text has commands to copy.
+_COMMAND_FIELDS = ("hint:", "fix:")
 
 
 def error_as_json(error: DuctileError, daemon_options: str | None = None) -> JsonObject:
@@ -45,7 +45,7 @@ def problems_as_text(problems: Sequence[Problem], console: Console, *, common_hi
     files = list(dict.fromkeys(problem.file for problem in problems))
     for problem in sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0)):
         location = console.style("bold", console.path(problem.location))
-        title = "  ".join(part for part in (location, printable(problem.key or "")) if part)
+        title = "  ".join(part for part in (location, escape_controls(problem.key or "")) if part)
         hint = None if problem.hint == common_hint else problem.hint
         fields = (("expected", problem.expected), ("found", problem.found), ("hint", hint))
         paragraphs.append(paragraph(title, problem.message, fields, console))
@@ -57,11 +57,11 @@ def paragraph(title: str, message: str, fields: Sequence[tuple[str, str | None]]
     filled = [(f"{name}:", text) for name, text in fields if text]
     width = max((len(name) for name, _ in filled), default=0)
     lines = [f"  {title}"] if title else []
-    lines += [f"    {line}" for line in printable(message).split("\n")]
+    lines += [f"    {line}" for line in escape_controls(message).split("\n")]
     for name, text in filled:
         padded = name.ljust(width)
         styled = console.style("dim", padded)
-        if name in _HINTS:
+        if name in _COMMAND_FIELDS:
             lines.append(_hint("    ", padded, styled, text, console))
         else:
             lines.append(f"    {styled} {indent_continuation(text, ' ' * (width + 5))}")
@@ -73,5 +73,5 @@ def _hint(indent: str, name: str, styled: str, text: str, console: Console) -> s
     hint = console.hint(text)
     if "\n" in hint:
         return f"{indent}{styled} {hint}"
-    first, *others = console.beside(f"{indent}{name} ", hint)
+    first, *others = console.wrap_beside(f"{indent}{name} ", hint)
     return "\n".join([f"{indent}{styled}{first[len(indent) + len(name) :]}", *others])

@@ -9,8 +9,8 @@ from ductile.cli.console.console import (
     STATUS_STYLES,
     Console,
     console_for,
+    escape_controls,
     one_line,
-    printable,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
 #: Statuses in which a job has ended.
 TERMINAL_STATUSES = ("succeeded", "failed", "dead")
-ORPHANED = "no process runs it any more"
+ORPHANED_TEXT = "no process runs it any more"
 #: Text that YAML reads as text without quotes. All other text is quoted, which is always valid.
 _PLAIN_YAML = r"\$\{\w+\}|[\w./][\w./@+-]*(:[\w./@+-]+)*|[\w./][\w./@+-]*( [\w./@+-]+)+"
 #: Text that YAML 1.2 does not read as text: its keywords, numbers, and the end of a document.
@@ -58,7 +58,7 @@ def print_rows(
         print(to_json(row) if invocation.json else line(row, console), file=invocation.out, flush=True)
 
 
-def time(instant: str | None, console: Console) -> str:
+def local_time(instant: str | None, console: Console) -> str:
     """Return the local time to the second: `2026-02-08 10:00:00`. If verbose, exactly and in UTC."""
     if not instant or console.verbose:
         return instant or "-"
@@ -67,15 +67,15 @@ def time(instant: str | None, console: Console) -> str:
     return f"{datetime.fromisoformat(instant).astimezone(console.zone or UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def clock(instant: str | None, console: Console) -> str:
+def short_time(instant: str | None, console: Console) -> str:
     """Return the local time, on a terminal without the date of today: `10:00:00`."""
-    return time(instant, console).removeprefix(f"{console.today or '-'} ")
+    return local_time(instant, console).removeprefix(f"{console.today or '-'} ")
 
 
-def when(instant: str | None, console: Console) -> str:
+def relative_time(instant: str | None, console: Console) -> str:
     """Return the time relative to now: `3 min ago`, `in 2 h`; the local time if it is over a day away."""
     if not instant or console.verbose or console.now is None:
-        return time(instant, console)
+        return local_time(instant, console)
     from datetime import datetime, timedelta
 
     from ductile.core.instants import format_relative
@@ -83,12 +83,12 @@ def when(instant: str | None, console: Console) -> str:
     at = datetime.fromisoformat(instant)
     if abs(console.now - at) < timedelta(days=1):
         return format_relative(at, console.now)
-    return time(instant, console)[:-3]
+    return local_time(instant, console)[:-3]
 
 
-def moment(instant: str | None, console: Console) -> str:
+def local_and_relative_time(instant: str | None, console: Console) -> str:
     """Return the local time, and its distance from now."""
-    exact, relative = time(instant, console), when(instant, console)
+    exact, relative = local_time(instant, console), relative_time(instant, console)
     return exact if exact.startswith(relative) else f"{exact} ({relative})"
 
 
@@ -97,12 +97,12 @@ def local_times(text: str, console: Console) -> str:
     import re
 
     times = r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
-    return re.sub(times, lambda match: clock(match[0], console), text)
+    return re.sub(times, lambda match: short_time(match[0], console), text)
 
 
-def prose(text: str, console: Console, left: str = "") -> str:
+def sentence(text: str, console: Console, left: str = "") -> str:
     """Return a sentence of a response with local times, wrapped on a terminal."""
-    return "\n".join(console.beside(left, local_times(text, console), indent=2 if left else 0))
+    return "\n".join(console.wrap_beside(left, local_times(text, console), indent=2 if left else 0))
 
 
 def short_hash(text: str | None, console: Console) -> str | None:
@@ -116,7 +116,7 @@ def short_id(job_id: str | None, console: Console) -> str:
     return (job_id or "-") if console.verbose else (job_id or "-")[-SHORT_ID:]
 
 
-def ms(milliseconds: float | None) -> str:
+def duration(milliseconds: float | None) -> str:
     """Return a duration: `<1ms`, `250ms`, `1.5s`, `2m05s` or `3h10m`; `-` for None."""
     if milliseconds is None:
         return "-"
@@ -143,15 +143,15 @@ def fields(pairs: Iterable[tuple[str, str | None]], console: Console) -> list[st
     lines = []
     for name, text in filled:
         left = f"  {name.ljust(width)}  "
-        first, *others = printable(text).rstrip("\n").split("\n")
+        first, *others = escape_controls(text).rstrip("\n").split("\n")
         if others:
             lines += [f"{left}{first}", *(" " * len(left) + line for line in others)]
         else:
-            lines += console.beside(left, text)
+            lines += console.wrap_beside(left, text)
     return lines
 
 
-def value(value: Any) -> str:
+def text_or_json(value: Any) -> str:
     """Return a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else to_json(value, indent=2)
 
@@ -167,7 +167,7 @@ def status(status: str, console: Console) -> str:
 
 
 def indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in printable(text).rstrip("\n").split("\n"))
+    return "\n".join(f"  {line}" for line in escape_controls(text).rstrip("\n").split("\n"))
 
 
 def section(title: str, body: str, console: Console) -> list[str]:
@@ -176,7 +176,7 @@ def section(title: str, body: str, console: Console) -> list[str]:
 
 def list_section(title: str, rows: Sequence[str], console: Console) -> list[str]:
     """Return a section with a paragraph for each row; nothing without rows."""
-    return section(title, "\n".join(prose(row, console, "  ") for row in rows), console) if rows else []
+    return section(title, "\n".join(sentence(row, console, "  ") for row in rows), console) if rows else []
 
 
 def with_next_page(text: str, response: Document) -> str:
@@ -194,7 +194,7 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
             job["status"],
             f"{job['attempt']}/{job['max_attempts']}",
             job["submitted_by"],
-            when(job["created_at"], console),
+            relative_time(job["created_at"], console),
             job_note(job, console),
         )
         for job in jobs
@@ -207,9 +207,11 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
 def job_note(job: Document, console: Console) -> str:
     """Return why a job is in its status, in one line."""
     if job["next_retry_at"] and job["status"] == "queued":
-        return f"{job['last_error'] or job['reason']}; next try {when(job['next_retry_at'], console)}"
+        return (
+            f"{job['last_error'] or job['reason']}; next try {relative_time(job['next_retry_at'], console)}"
+        )
     if job.get("orphaned"):
-        return ORPHANED
+        return ORPHANED_TEXT
     if job["status"] in ("failed", "dead"):
         return brief_error(job["reason"], informative_error(job))
     return job["hold"] or ("" if job["reason"] in ("submitted", "claimed", "completed") else job["reason"])
@@ -231,10 +233,10 @@ def informative_error(job: Document) -> str | None:
     return None if job["status"] == "succeeded" or error == job["reason"] else error
 
 
-def init_failure(mark: Document) -> str:
+def init_failure(failed_init: Document) -> str:
     """Return why a plugin's init failed, in one line, and the command that shows its job."""
-    error = printable(str(mark["error"])).partition("\n")[0]
-    return f"{error} (`ductile job show {mark['job_id']}`)" if mark["job_id"] else error
+    error = escape_controls(str(failed_init["error"])).partition("\n")[0]
+    return f"{error} (`ductile job show {failed_init['job_id']}`)" if failed_init["job_id"] else error
 
 
 def to_yaml(value: JsonValue) -> str:
@@ -279,7 +281,7 @@ def steps_table(steps: list[Document], console: Console) -> str:
     header, *row_lines = table.split("\n")
     lines = [header]
     for line, row in zip(row_lines, rows, strict=True):
-        lines += [line, *(text for reason in row.reasons for text in console.beside("    ", reason))]
+        lines += [line, *(text for reason in row.reasons for text in console.wrap_beside("    ", reason))]
     return "\n".join(lines)
 
 
@@ -301,7 +303,13 @@ def _step_rows(step: Document, console: Console) -> list[_StepRow]:
     rows = []
     for job in jobs[:_MAX_JOBS]:
         attempt = f"{job['attempt']}/{job['max_attempts']}"
-        cells = (*name, job["status"], attempt, ms(job["duration_ms"]), short_id(job["job_id"], console))
+        cells = (
+            *name,
+            job["status"],
+            attempt,
+            duration(job["duration_ms"]),
+            short_id(job["job_id"], console),
+        )
         failed = job["status"] in ("failed", "dead") or (job["error"] and job["status"] != "succeeded")
         reason = f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"])
         rows.append(_StepRow(cells, (reason,) if failed else ()))

@@ -1,7 +1,7 @@
 """Fit a table or a text to the width of a terminal. Help needs the word wrap, so nothing slow is imported.
 
 Ids and times are shortened first; then columns without a value and optional columns are left out; then the
-widest columns are cut. A last column of prose is wrapped instead.
+widest columns are cut. A last column of whole sentences is wrapped instead.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 GAP = "  "
 #: Optional columns are left out before another column gets narrower than this.
 _MIN_COLUMN = 16
-#: The same for a column of prose.
-_MIN_PROSE = 30
+#: The same for a column that is wrapped.
+_MIN_WRAPPED = 30
 _ID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})\b"
 _TIME = r"\b(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)\b"
 
@@ -29,35 +29,37 @@ class Table(NamedTuple):
         columns = range(len(self.headers))
         return [max(len(row[column]) for row in (self.headers, *self.rows)) for column in columns]
 
-    def without(self, header: str) -> Table:
+    def without_column(self, header: str) -> Table:
         column = list(self.headers).index(header)
         headers, *rows = ([*row[:column], *row[column + 1 :]] for row in (self.headers, *self.rows))
         return Table(headers, rows)
 
 
-def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, prose: bool = False) -> Table:
+def fit_table(
+    table: Table, width: int, optional: Sequence[str], today: str, *, wrap_last: bool = False
+) -> Table:
     """Return the table in lines of at most `width`, as far as possible. `optional` columns are left out in
-    this order. If the last column is `prose`, it is wrapped into further rows.
+    this order. With `wrap_last` the last column is wrapped into further rows.
     """
     if _line_length(table.widths) <= width:
         return table
     table = Table(table.headers, [[_shorten(cell, today) for cell in row] for row in table.rows])
-    # The column of prose stays even without a value: otherwise another column would be wrapped in its place.
-    wrapped = table.headers[-1] if prose else None
+    # The column to wrap stays even without a value: otherwise another column would be wrapped in its place.
+    wrapped_header = table.headers[-1] if wrap_last else None
     for header, *cells in zip(table.headers, *table.rows, strict=True):
-        is_empty = header != wrapped and all(cell in ("", "-") for cell in cells)
+        is_empty = header != wrapped_header and all(cell in ("", "-") for cell in cells)
         if is_empty and _line_length(table.widths) > width:
-            table = table.without(header)
+            table = table.without_column(header)
     for position, header in enumerate(optional, start=1):
         if header not in table.headers:
             continue
         *others, last = (max(len(text), _MIN_COLUMN) for text in table.headers)
         # The last column has the reasons. It gets narrow only to keep the most important optional column.
-        minimum_widths = [*others, max(last, _MIN_PROSE) if prose or position < len(optional) else last]
+        minimum_widths = [*others, max(last, _MIN_WRAPPED) if wrap_last or position < len(optional) else last]
         if _line_length([*map(min, minimum_widths, table.widths)]) <= width:
             break
-        table = table.without(header)
-    if prose:
+        table = table.without_column(header)
+    if wrap_last:
         return _wrap_last(table, width)
     widths = _cut(table.widths, table.headers, width)
     return Table(table.headers, [_cut_row(row, widths) for row in table.rows])
@@ -67,7 +69,7 @@ def _wrap_last(table: Table, width: int) -> Table:
     """Wrap the last column into the room that the others leave, but not below its minimum width."""
     *others, last = table.widths
     room = width - _line_length([*others, 0])
-    *widths, last_width = _cut([*others, min(last, max(room, _MIN_PROSE))], table.headers, width)
+    *widths, last_width = _cut([*others, min(last, max(room, _MIN_WRAPPED))], table.headers, width)
     rows: list[list[str]] = []
     for *cells, text in table.rows:
         first, *more = wrap(text, last_width)
@@ -129,7 +131,10 @@ def _fill(words: Sequence[str], width: int) -> list[str]:
 
 
 def wrap_hanging(left: str, text: str | Sequence[str], width: int, *, indent: int = 0) -> list[str]:
-    """Return the text, or its words, beside `left`. Others begin below the first, or `indent` further."""
+    """Return lines with the text, or its words, beside `left`.
+
+    Further lines begin below the first word, or `indent` columns further.
+    """
     words = text.split() if isinstance(text, str) else text
     first, *others = _fill(words, width - len(left) - indent)
     return [f"{left}{first}".rstrip(), *(" " * (len(left) + indent) + line for line in others)]

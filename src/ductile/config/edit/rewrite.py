@@ -138,7 +138,7 @@ def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
 
 
 def _is_margin(line: str, indent: int) -> bool:
-    """Whether a line is empty, or a comment that is indented at most this far."""
+    """Return whether a line is empty, or a comment that is indented at most this far."""
     stripped = line.strip()
     return not stripped or (stripped.startswith("#") and _indent(line) <= indent)
 

@@ -47,7 +47,7 @@ def variables_in(root: Node | None) -> frozenset[str]:
 
 
 def has_default(written: str) -> bool:
-    """Whether a reference has a default that is not empty: a literal value in the file."""
+    """Return whether a reference has a default that is not empty: a literal value in the file."""
     return any(match["default"] for match in _REFERENCE.finditer(written))
 
 

@@ -80,7 +80,7 @@ def _check_reference(
 
 
 def _may_set(claims: Claims, keys: tuple[str, ...]) -> bool:
-    """Whether a claim may set the value of a reference: one of the two paths begins with the other."""
+    """Return whether a claim may set the value of a reference: one of the two paths begins with the other."""
     return any(all(key == part for key, part in zip(keys, target, strict=False)) for target in claims)
 
 

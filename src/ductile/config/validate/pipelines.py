@@ -117,7 +117,7 @@ def _path_fault(text: str) -> str | None:
 
 
 def may_quote(path: KeyPath, report: ValidationReport) -> bool:
-    """Whether a message may contain the text at a path: not from a variable, and no key looks secret."""
+    """Return whether a message may quote the text at a path: not from a variable, and no key looks secret."""
     node = node_at(report.root, path)
     from_variable = isinstance(node, ScalarNode) and node.written is not None
     return not from_variable and not any(looks_secret(key) for key in path if isinstance(key, str))

@@ -35,7 +35,7 @@ class ValidationReport:
         self.warnings.append(problem_at(location_of(self.root, path), path, message, hint=hint))
 
     def is_written(self, path: KeyPath) -> bool:
-        """Whether there is a value at a path, readable or not; an empty value does not count."""
+        """Return whether there is a value at a path, readable or not; an empty value does not count."""
         return not is_empty(node_at(self.root, path))
 
     def quote(self, path: KeyPath) -> str:

@@ -125,12 +125,12 @@ class ForkServerClient:
 
     @property
     def usable(self) -> bool:
-        """Whether new processes may be requested."""
+        """Return whether new processes may be requested."""
         return self._usable
 
     @property
     def gone(self) -> bool:
-        """Whether the server has exited and been reaped."""
+        """Return whether the server has exited and been reaped."""
         return self._ended.done()
 
     @property

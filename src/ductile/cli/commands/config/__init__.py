@@ -1,1 +1,1 @@
-"""`ductile config …`, in modules of its own for the files, their changes, and what is in force."""
+"""`ductile config …`: one module for each group of actions."""

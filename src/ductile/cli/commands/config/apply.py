@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import DAEMON_TIMEOUT, Document, connect_to_daemon, request_daemon
-from ductile.cli.commands.system.daemon import refuse_lone_timeout, reload_text
-from ductile.cli.console.console import Console, printable, show_waiting
+from ductile.cli.commands.system.daemon import refuse_timeout_without_drain, reload_text
+from ductile.cli.console.console import Console, escape_controls, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action
 
@@ -94,7 +94,7 @@ def apply_files(
         return CommandResult(
             response, lambda console: _plan_text(response, console, dry_run=dry_run, command=command)
         )
-    response = apply_here(invocation, command, contents or {}, runs=daemon_runs(invocation))
+    response = apply_here(invocation, command, contents or {}, is_running=is_daemon_running(invocation))
     if to is not None:
         response["to"] = to
     return CommandResult(
@@ -103,9 +103,10 @@ def apply_files(
     )
 
 
-def daemon_runs(invocation: Invocation) -> bool | None:
-    """Whether a daemon of this configuration listens. None if the files cannot be loaded, so that the
-    place of its socket is not known.
+def is_daemon_running(invocation: Invocation) -> bool | None:
+    """Return whether a daemon of this configuration listens.
+
+    Returns None if the files cannot be loaded: the path of its socket is not known then.
     """
     from ductile.errors import ConfigError
 
@@ -119,22 +120,22 @@ def daemon_runs(invocation: Invocation) -> bool | None:
 
 
 def apply_here(
-    invocation: Invocation, command: str, contents: Mapping[str, bytes | None], *, runs: bool | None
+    invocation: Invocation, command: str, contents: Mapping[str, bytes | None], *, is_running: bool | None
 ) -> Document:
     """Plan and write on this machine. A running daemon checks the files and loads them."""
-    refuse_lone_timeout(invocation)
-    from ductile.admin.apply import plan_checked, plan_offline
+    refuse_timeout_without_drain(invocation)
+    from ductile.admin.apply import plan_checked_by_daemon, plan_offline
     from ductile.engine.reload.effects import NameChanges
     from ductile.operations.config.plan import refuse_other_plan, refuse_restored_tokens
     from ductile.struct import convert, to_builtins
 
     reloaded: Document | None = None
-    if runs:
+    if is_running:
         texts: dict[str, JsonValue] = {
             name: None if data is None else data.decode() for name, data in contents.items()
         }
         response = request_daemon(invocation, "config.plan", {"files": texts})
-        plan = plan_checked(invocation.config, invocation.environ, response["checksums"], contents)
+        plan = plan_checked_by_daemon(invocation.config, invocation.environ, response["checksums"], contents)
         plan_id, reloaded = response["plan"], response["reload"]
         tokens: NameChanges | None = convert(response["reload"]["tokens"], NameChanges)
     else:
@@ -148,16 +149,16 @@ def apply_here(
     kept_id = plan.write(command) if sealed else None
     if not dry_run:
         config = None if reloaded is None else reloaded["config"]
-        if runs is None:  # the files can be loaded now, so the place of the socket is known
-            runs = daemon_runs(invocation)
-        if runs:
+        if is_running is None:  # the files can be loaded now, so the path of the socket is known
+            is_running = is_daemon_running(invocation)
+        if is_running:
             reloaded = _reload(invocation, command, plan_id, config, sealed=sealed)
     return {
         "plan": plan_id,
         "files": [to_builtins(file) for file in plan.files],
         "sealed": sealed,
         "needed": plan.needed,
-        "daemon": bool(runs),
+        "daemon": bool(is_running),
         **({"kept": kept_id} if command == "rollback" else {}),
         "reload": reloaded,
         **({"dry_run": True} if dry_run else {}),
@@ -168,7 +169,7 @@ def _show_drain(invocation: Invocation) -> AbstractContextManager[object]:
     from contextlib import nullcontext
 
     drains = invocation.switch("drain") and not invocation.switch("dry_run")
-    return show_waiting(invocation, "the queue to run dry") if drains else nullcontext()
+    return show_waiting(invocation, "plugins to finish their accepted jobs") if drains else nullcontext()
 
 
 def _reload(
@@ -198,7 +199,7 @@ def _reload(
 
 def _finish_or_undo(invocation: Invocation) -> CommandResult:
     """Complete or undo the change of a killed command, then reload a running daemon."""
-    from ductile.admin.apply import resume_change
+    from ductile.admin.apply import finish_or_undo_change
     from ductile.errors import UsageError
 
     undo = invocation.switch("undo")
@@ -206,16 +207,16 @@ def _finish_or_undo(invocation: Invocation) -> CommandResult:
         raise UsageError("--finish and --undo work on the files of this machine, and have no dry run")
     if undo and invocation.switch("finish"):
         raise UsageError("--finish and --undo exclude each other")
-    replaced = resume_change(invocation.config, invocation.environ, undo=undo)
+    replaced = finish_or_undo_change(invocation.config, invocation.environ, undo=undo)
     reloaded: Document | None = None
-    if daemon_runs(invocation):
+    if is_daemon_running(invocation):
         reloaded = request_daemon(invocation, "system.reload", {"command": "rollback"})
     names = [file.name for file in replaced]
 
     def text(console: Console) -> str:
         verb = "Took back" if undo else "Completed"
         effect = _NO_DAEMON if reloaded is None else reload_text(reloaded, console)
-        return f"{verb} the change of {', '.join(map(printable, names))}.\n{effect}"
+        return f"{verb} the change of {', '.join(map(escape_controls, names))}.\n{effect}"
 
     return CommandResult({"files": [*names], "undone": undo, "reload": reloaded}, text)
 
@@ -226,10 +227,10 @@ def _plan_text(
     name = "apply" if command == "apply" else f"config rollback {response['to']}"
     lines = []
     for file in response["files"]:
-        lines.append(f"{console.style('bold', printable(file['name']))} ({file['change']})")
+        lines.append(f"{console.style('bold', escape_controls(file['name']))} ({file['change']})")
         for line in file["differences"]:
             style = {"+": "green", "-": "red"}.get(line[:1], "dim")
-            lines.append(f"  {console.style(style, printable(line))}")
+            lines.append(f"  {console.style(style, escape_controls(line))}")
     if lines:
         lines.append("")
     if not response.get("needed", bool(response["files"])):

@@ -1,11 +1,11 @@
-"""`ductile config …`"""
+"""`ductile config check`, `lock`, `show`, `get`, `set`, `unset`, `schema` and `init`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable
+from ductile.cli.console.console import Console, escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import CONFIG_FILES, DRY_RUN, NO_DAEMON, Argument, Example, Option, action
 
@@ -85,7 +85,9 @@ def check(invocation: Invocation) -> CommandResult:
     "lock",
     "seal the configuration: authorise the files as they are now",
     arguments=(
-        Argument("NAME", "only these files and plugins; everything else stays as it is", False, many=True),
+        Argument(
+            "NAME", "only these files and plugins; everything else stays as it is", False, variadic=True
+        ),
     ),
     options=(DRY_RUN,),
     about="Writes the hashes of all files that were loaded to .checksums. A file with tokens, "
@@ -157,7 +159,7 @@ def get(invocation: Invocation) -> CommandResult:
     }
     # A text is printed unchanged, so that a script can use it; any other value as YAML.
     text = "" if setting.value is None else fmt.to_yaml(setting.value)
-    return CommandResult(data, printable(setting.value) if isinstance(setting.value, str) else text)
+    return CommandResult(data, escape_controls(setting.value) if isinstance(setting.value, str) else text)
 
 
 @action(
@@ -180,8 +182,8 @@ def get(invocation: Invocation) -> CommandResult:
     ),
     local_reason=CONFIG_FILES,
 )
-def change(invocation: Invocation) -> CommandResult:
-    return _change(invocation, invocation.text("VALUE"))
+def set_setting(invocation: Invocation) -> CommandResult:
+    return _change_setting(invocation, invocation.text("VALUE"))
 
 
 @action(
@@ -194,10 +196,10 @@ def change(invocation: Invocation) -> CommandResult:
     examples=(Example("ductile config unset service.log_level --dry-run", "what would be removed?"),),
 )
 def unset(invocation: Invocation) -> CommandResult:
-    return _change(invocation, None)
+    return _change_setting(invocation, None)
 
 
-def _change(invocation: Invocation, value: str | None) -> CommandResult:
+def _change_setting(invocation: Invocation, value: str | None) -> CommandResult:
     from ductile.admin.config import change_setting
 
     applies = wants_apply(invocation)
@@ -216,7 +218,7 @@ def _change(invocation: Invocation, value: str | None) -> CommandResult:
 
 
 def wants_apply(invocation: Invocation) -> bool:
-    """Whether --apply is given. Raises UsageError together with --lock."""
+    """Return whether --apply is given. Raises UsageError if --lock is given too."""
     from ductile.errors import UsageError
 
     if invocation.switch("apply") and invocation.switch("lock"):
@@ -400,7 +402,7 @@ def change_text(change: SettingChange, console: Console, *, hint: str = "") -> s
     file = console.path(str(change.path))
     diff = "".join(
         console.style("green" if line.startswith("+") else "red" if line.startswith("-") else "dim", line)
-        for line in printable(change.diff)
+        for line in escape_controls(change.diff)
         .replace(f" {change.path}\n", f" {file}\n")
         .splitlines(keepends=True)
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_daemon, request_if_available
-from ductile.cli.commands.config.apply import daemon_runs
+from ductile.cli.commands.config.apply import is_daemon_running
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable
+from ductile.cli.console.console import Console, escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action
 
@@ -19,7 +19,7 @@ _TITLES = {
     ("sealed", "disk"): "Not sealed: what the files on disk change",
 }
 #: The text without any difference, by what the files on disk are compared with.
-_SAME = {
+_TEXTS_WITHOUT_DIFFERENCE = {
     ("in force", "sealed"): "The files on disk are sealed and in force.",
     ("sealed",): "The files on disk are as sealed.",
 }
@@ -75,7 +75,7 @@ def _history_text(response: Document, console: Console) -> str:
         mark = "in force" if entry["in_force"] else "" if entry["restorable"] else "not kept"
         rows.append(
             (
-                fmt.when(entry["at"], console),
+                fmt.relative_time(entry["at"], console),
                 entry["id"] or "-",
                 mark,
                 command,
@@ -128,11 +128,11 @@ def diff(invocation: Invocation) -> CommandResult:
             parts += [console.style("bold", title), _comparison_text(comparison, console)]
         if not parts:
             names = tuple(comparison["before"] for comparison in response["comparisons"])
-            parts.append(_SAME.get(names, "There is no difference."))
+            parts.append(_TEXTS_WITHOUT_DIFFERENCE.get(names, "There is no difference."))
         if response["problem"]:
             warning = console.style("yellow", "The files on disk cannot be loaded:")
             advice = console.hint("See `ductile config check`.")
-            parts.append(f"{warning} {printable(response['problem'])}\n{advice}")
+            parts.append(f"{warning} {escape_controls(response['problem'])}\n{advice}")
         elif response["comparisons"] and response["comparisons"][0]["after"] == "disk" and len(parts) > 1:
             parts.append(console.hint("To put them in force: `ductile apply`"))
         return "\n\n".join(parts)
@@ -146,7 +146,7 @@ def _compare(invocation: Invocation, before: str | None, after: str | None) -> D
         return request_daemon(invocation, "config.diff", fields)
     from ductile.admin.apply import add_changed_lines, compare_offline
 
-    if daemon_runs(invocation):
+    if is_daemon_running(invocation):
         response = request_daemon(invocation, "config.diff", {**fields, "hashes": True})
     else:
         response = compare_offline(invocation.config, invocation.environ, before, after)
@@ -160,7 +160,7 @@ def _comparison_text(comparison: Document, console: Console) -> str:
         lines = file["text"].splitlines() if file.get("text") else []
         # The first two lines of a unified diff repeat the name of the file.
         lines = [line for line in lines if not line.startswith(("--- ", "+++ "))] or file["differences"]
-        head = f"{console.style('bold', printable(file['name']))} ({file['change']})"
+        head = f"{console.style('bold', escape_controls(file['name']))} ({file['change']})"
         blocks.append("\n".join([head, *(f"  {_coloured(line, console)}" for line in lines)]))
     if comparison["keys"]:
         blocks.append("\n".join(_coloured(line, console) for line in comparison["keys"]))
@@ -169,4 +169,4 @@ def _comparison_text(comparison: Document, console: Console) -> str:
 
 def _coloured(line: str, console: Console) -> str:
     style = _COLOURS.get(line[:1])
-    return console.style(style, printable(line)) if style else printable(line)
+    return console.style(style, escape_controls(line)) if style else escape_controls(line)

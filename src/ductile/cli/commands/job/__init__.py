@@ -1,1 +1,1 @@
-"""`ductile job …`"""
+"""`ductile job …`: one module for each group of actions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.bulk import change_result, single_request
+from ductile.cli.bulk import change_result, single_change_fields
 from ductile.cli.client import Document, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
@@ -30,7 +30,7 @@ def cancel(invocation: Invocation) -> CommandResult:
     if invocation.optional("JOB") is None:
         response = request(invocation, timeout=None)
         return change_result(response, ("Cancelled", "Would cancel"), _matched_table)
-    response = request(invocation, "job.cancel", single_request(invocation, "JOB", "job_id"))
+    response = request(invocation, "job.cancel", single_change_fields(invocation, "JOB", "job_id"))
 
     def text(console: Console) -> str:
         job_id = response["job_id"]
@@ -38,7 +38,7 @@ def cancel(invocation: Invocation) -> CommandResult:
             return f"{job_id} would be cancelled; it is {response['status']}."
         if response.get("orphaned"):
             return console.hint(
-                f"{job_id} will be cancelled at the next start: {fmt.ORPHANED}. `ductile system start`"
+                f"{job_id} will be cancelled at the next start: {fmt.ORPHANED_TEXT}. `ductile system start`"
             )
         if response["cancel"] == "requested":
             return f"{job_id} is being ended; it is cancelled when its process is gone."
@@ -85,7 +85,7 @@ def retry(invocation: Invocation) -> CommandResult:
         return change_result(
             response, ("Put back on the queue:", "Would put back on the queue:"), _matched_table
         )
-    fields = single_request(invocation, "JOB", "job_id")
+    fields = single_change_fields(invocation, "JOB", "job_id")
     if step is None:
         response = request(invocation, "job.retry", fields)
         outcome = "would go back on the queue" if response.get("dry_run") else "is on the queue again"
@@ -137,7 +137,7 @@ def _matched_table(response: Document, console: Console) -> str:
             row["plugin"],
             row["command"],
             row["status"],
-            fmt.when(row["completed_at"] or row["created_at"], console),
+            fmt.relative_time(row["completed_at"] or row["created_at"], console),
             fmt.brief_error(row["reason"], row["error"]),
         )
         for row in response["jobs"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ductile.cli.client import Document, connect_to_daemon, exchange, request
+from ductile.cli.client import Document, connect_to_daemon, request, send_request
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, indent_continuation, one_line, printable
+from ductile.cli.console.console import Console, escape_controls, indent_continuation, one_line
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import FILTER_USAGE, JOB, Example, Option, action, renders
 
@@ -26,7 +26,10 @@ _TRUNCATED = "more was printed on stderr than is kept: only its beginning is sho
     examples=(
         Example("ductile job list --status dead", "jobs that exhausted their retries"),
         Example("ductile job list --plugin echo --since 06:00", "one plugin, since six in the morning"),
-        Example("ductile job list --query 'connection refused' --since 1d", "whatever they said"),
+        Example(
+            "ductile job list --query 'connection refused' --since 1d",
+            "jobs whose result, error or stderr has both words",
+        ),
         Example("ductile job list --sort duration -n 5", "those that ran longest"),
     ),
 )
@@ -47,11 +50,11 @@ def list_jobs(response: Document, console: Console) -> str:
 
 def job_text(job: Document, console: Console) -> str:
     """Return everything about one job."""
-    note = fmt.ORPHANED if job.get("orphaned") else job["reason"]
+    note = fmt.ORPHANED_TEXT if job.get("orphaned") else job["reason"]
     title = f"{job['plugin']} {job['command']}: {fmt.status(job['status'], console)} ({note})"
     lines = [title, *fmt.fields(_job_fields(job, console), console)]
     if job["payload"] is not None:
-        lines += fmt.section("Payload", fmt.indent(fmt.value(job["payload"])), console)
+        lines += fmt.section("Payload", fmt.indent(fmt.text_or_json(job["payload"])), console)
     result: Any = job["result"] or {}
     if "status" in result:  # a response of the plugin
         if "result" in result:
@@ -59,7 +62,7 @@ def job_text(job: Document, console: Console) -> str:
         else:
             result = {name: value for name, value in result.items() if name not in _ADDED_FIELDS}
         if result not in ("", {}):
-            lines += fmt.section("Result", fmt.indent(fmt.value(result)), console)
+            lines += fmt.section("Result", fmt.indent(fmt.text_or_json(result)), console)
     elif result.get("stdout"):  # the output of a script that failed
         lines += fmt.section("Output", fmt.indent(result["stdout"].rstrip("\n")), console)
     if job["stderr"] and job["status"] != "succeeded":
@@ -71,7 +74,7 @@ def job_text(job: Document, console: Console) -> str:
     if job["executions"]:
         lines += fmt.section("Executions", _executions_table(job["executions"], console), console)
     transitions = [
-        (fmt.time(row["at"], console), f"{row['from'] or '-'} → {row['to']}", row["reason"])
+        (fmt.local_time(row["at"], console), f"{row['from'] or '-'} → {row['to']}", row["reason"])
         for row in job["transitions"]
     ]
     lines += fmt.section("History", console.table(("AT", "CHANGE", "REASON"), transitions), console)
@@ -94,18 +97,22 @@ show = renders("show", "show everything about one job", "job.show", arguments=(J
     examples=(Example("ductile job explain 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),),
 )
 def explain(response: Document, console: Console) -> str:
-    lines = [console.style("bold", fmt.prose(response["verdict"], console))]
+    lines = [console.style("bold", fmt.sentence(response["verdict"], console))]
     chain = []
     for depth, link in enumerate(response["chain"]):
         job_id = link["job_id"] and fmt.short_id(link["job_id"], console)
         details = ", ".join(text for text in (link["status"], job_id) if text)
         note = f" ({details})" if details else ""
         branch = f"{'  ' * (depth - 1)}└ " if depth else ""
-        chain.append(fmt.prose(f"{link['what']}{note}", console, f"  {branch}"))
+        chain.append(fmt.sentence(f"{link['what']}{note}", console, f"  {branch}"))
     lines += fmt.section("Where it comes from", "\n".join(chain), console)
     lines += fmt.list_section("What happened", response["evidence"], console)
     saw, event = response["saw"], response["saw"]["event"]
-    loaded = f", loaded {fmt.moment(saw['config_loaded_at'], console)}" if saw["config_loaded_at"] else ""
+    loaded = (
+        f", loaded {fmt.local_and_relative_time(saw['config_loaded_at'], console)}"
+        if saw["config_loaded_at"]
+        else ""
+    )
     inputs = fmt.fields(
         (
             ("payload", _short(saw["payload"])),
@@ -116,7 +123,7 @@ def explain(response: Document, console: Console) -> str:
         console,
     )
     if inputs:
-        lines += fmt.section("What it saw", "\n".join(inputs), console)
+        lines += fmt.section("Input", "\n".join(inputs), console)
     lines += fmt.list_section("Likely cause", [response["cause"]] if response["cause"] else [], console)
     if response["compared_with"]:
         title = f"What differs from the last good run, {response['compared_with']}"
@@ -181,8 +188,8 @@ def logs(invocation: Invocation) -> CommandResult:
 
 
 def _execution_text(row: Document, console: Console, *, with_output: bool = True) -> str:
-    word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
-    lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'], console)}  {took}"]
+    word, took = fmt.status(row["status"], console), fmt.duration(row["duration_ms"])
+    lines = [f"{row['id']}  {word}  {fmt.local_time(row['started_at'], console)}  {took}"]
     if row["error"]:
         # Some errors quote the end of stderr. The quote is left out if stderr follows below.
         quoted = with_output and row["stderr"] and "\n" not in row["error"]
@@ -231,9 +238,9 @@ class _LogView:
         """Return the outcome of the job. With --json it is printed here, as the last line."""
         if not self._json:
             self._printer.end_line()
-            return _outcome(job)
+            return _wait_result(job)
         self._write(f"{fmt.to_json({'job': job})}\n")
-        return _outcome(job)._replace(data=None, text=None)
+        return _wait_result(job)._replace(data=None, text=None)
 
     def _show_output(self, pieces: Iterable[Document]) -> None:
         if not self._json:
@@ -262,12 +269,12 @@ def wait(invocation: Invocation) -> CommandResult:
         job = request(invocation)
     else:
         with show_waiting(invocation, f"job {invocation.text('JOB')}"):
-            job = exchange(invocation, connection, timeout=None)
-    return _outcome(job)
+            job = send_request(invocation, connection, timeout=None)
+    return _wait_result(job)
 
 
-def _outcome(job: Document) -> CommandResult:
-    """Return the line about a job after the wait for its end, with an exit status by its status."""
+def _wait_result(job: Document) -> CommandResult:
+    """Return the result of a wait for the end of a job: one line, and the exit status for its status."""
     from ductile.errors import Exit
 
     ended = job["status"] in fmt.TERMINAL_STATUSES
@@ -289,7 +296,7 @@ def _job_fields(job: Document, console: Console) -> list[tuple[str, str | None]]
     detail = f" ({job['submitted_detail']})" if job["submitted_detail"] else ""
 
     def time(name: str) -> str | None:
-        return fmt.moment(job[name], console) if job[name] else None
+        return fmt.local_and_relative_time(job[name], console) if job[name] else None
 
     return [
         ("job", job["job_id"]),
@@ -318,22 +325,22 @@ def _executions_table(executions: list[Document], console: Console) -> str:
     for row in executions:
         code = "-" if row["exit_code"] is None else str(row["exit_code"])
         end = code if row["signal"] is None else f"signal {row['signal']}"
-        started, took = fmt.time(row["started_at"], console), fmt.ms(row["duration_ms"])
+        started, took = fmt.local_time(row["started_at"], console), fmt.duration(row["duration_ms"])
         rows.append((str(row["execution"]), row["status"], started, took, end, row["error"] or ""))
     headers = ("NO", "STATUS", "STARTED", "TOOK", "EXIT", "ERROR")
-    return console.table(headers, rows, optional=("STARTED",), prose=True)
+    return console.table(headers, rows, optional=("STARTED",), wrap_last=True)
 
 
 def _tree_lines(node: Document, console: Console, before: str = "", child_before: str = "") -> list[str]:
     """Return a line for the job and those below it. The response is limited in depth: recursion is safe."""
     word, error = fmt.status(node["status"], console), fmt.informative_error(node)
-    step = f"[{printable(node['step'])}] " if node["step"] else ""
+    step = f"[{escape_controls(node['step'])}] " if node["step"] else ""
     line = (
         f"{before}{step}{node['plugin']} {node['command']}  {word}  {fmt.short_id(node['job_id'], console)}"
     )
     if node["rerun_of"]:
         line += f"  (runs {fmt.short_id(node['rerun_of'], console)} again)"
-    lines = [line, *(console.beside(f"{child_before}    ", error) if error and console.width else ())]
+    lines = [line, *(console.wrap_beside(f"{child_before}    ", error) if error and console.width else ())]
     if error and not console.width:
         lines = [f"{line}  {one_line(error)}"]
     for number, child in enumerate(node["children"], start=1):

@@ -1,1 +1,1 @@
-"""`ductile pipeline …`"""
+"""`ductile pipeline …`: one module for each group of actions."""

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ductile.cli.client import Document, request, request_unsealed
+from ductile.cli.client import Document, request, request_ignoring_seal
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable, show_waiting
+from ductile.cli.console.console import Console, escape_controls, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action
 
@@ -42,7 +42,7 @@ _NOT_IN_YAML = "[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
         Option(
             "--case FILE",
             "file of cases, or a directory of them; may be repeated (default: tests beside config.yaml)",
-            many=True,
+            repeatable=True,
         ),
         Option("--candidate PATH", "test the pipeline of this configuration: a file, or a directory"),
         Option("--record RUN", "write a past run as a case: its id, or last; with --last, the latest ones"),
@@ -85,7 +85,7 @@ def test(invocation: Invocation) -> CommandResult:
         for case in cases:
             lines += _case_lines(case, console, with_steps=invocation.verbose or len(cases) == 1)
         for run in report["left_out"]:
-            lines.append(f"left out {fmt.short_id(run['job_id'], console)}: {printable(run['reason'])}")
+            lines.append(f"left out {fmt.short_id(run['job_id'], console)}: {escape_controls(run['reason'])}")
         if len(cases) != 1:
             passed, failed = report["counts"]["passed"], report["counts"]["failed"]
             word = console.style("green", "ok:") if report["passed"] else console.style("red", "failed:")
@@ -187,7 +187,7 @@ def _recordings(invocation: Invocation, *, record: bool = False) -> Document:
         fields["run"] = invocation.text("record" if record else "run")
     if invocation.remote is not None:
         return request(invocation, "pipeline.record", fields)
-    return request_unsealed(invocation, "pipeline.record", fields)
+    return request_ignoring_seal(invocation, "pipeline.record", fields)
 
 
 # -- the test in a daemon
@@ -232,7 +232,7 @@ def _record(invocation: Invocation) -> CommandResult:
 
     def note(console: Console) -> str:
         lines = [f"{console.style('yellow', 'warning:')} {_VERBATIM}"]
-        lines += [f"left out: {printable(run['reason'])}" for run in recorded["left_out"]]
+        lines += [f"left out: {escape_controls(run['reason'])}" for run in recorded["left_out"]]
         return "\n".join(lines)
 
     if output is None:
@@ -292,23 +292,27 @@ def _write_new(path: Path, text: str) -> None:
 def _case_lines(case: Document, console: Console, *, with_steps: bool) -> list[str]:
     word = console.style("green", "ok:") if case["passed"] else console.style("red", "failed:")
     location = f"  {console.path(case['location'])}" if case["location"] else ""
-    lines = [f"{word} {printable(case['name'])}{location}"]
+    lines = [f"{word} {escape_controls(case['name'])}{location}"]
     for difference in case["differences"]:
         lines += [f"  {line}" for line in _difference_lines(difference)]
     if case["other_input"]:
-        steps = ", ".join(map(printable, case["other_input"]))
+        steps = ", ".join(map(escape_controls, case["other_input"]))
         lines.append(f"  responses of another input were used: {steps}")
     if not with_steps:
         return lines
     if case["status"] is not None:
-        error = "" if case["error"] is None else f": {printable(case['error'])}"
+        error = "" if case["error"] is None else f": {escape_controls(case['error'])}"
         lines.append(f"  the run: {case['status']}{error}")
     if case["steps"]:
-        lines += ["", console.table(("STEP", "RUNS", "OUTCOME", "INPUT"), _step_rows(case), prose=True), ""]
-    lines += [f"  would start {printable(target)}" for target in case["would_start"]]
-    lines += [f"  dropped: {printable(event)}" for event in case["dropped_events"]]
+        lines += [
+            "",
+            console.table(("STEP", "RUNS", "OUTCOME", "INPUT"), _step_rows(case), wrap_last=True),
+            "",
+        ]
+    lines += [f"  would start {escape_controls(target)}" for target in case["would_start"]]
+    lines += [f"  dropped: {escape_controls(event)}" for event in case["dropped_events"]]
     if case["synthetic"]:
-        lines.append(f"  synthetic responses: {', '.join(map(printable, case['synthetic']))}")
+        lines.append(f"  synthetic responses: {', '.join(map(escape_controls, case['synthetic']))}")
     if case["status"] not in (None, "not_started"):
         lines.append(f"  result: {_short(case['result'])}")
     return lines
@@ -334,20 +338,20 @@ def _step_rows(case: Document) -> list[tuple[str, ...]]:
 
 def _short(value: object) -> str:
     text = fmt.to_json(value)
-    return printable(text if len(text) <= _MAX_INPUT else f"{text[: _MAX_INPUT - 1]}…")
+    return escape_controls(text if len(text) <= _MAX_INPUT else f"{text[: _MAX_INPUT - 1]}…")
 
 
 def _difference_lines(difference: Document) -> list[str]:
-    path, because = printable(difference["path"]), difference["because"]
+    path, because = escape_controls(difference["path"]), difference["because"]
     expected, actual = difference["expected"], difference["actual"]
     if expected is None and actual is None:
-        lines = [f"{path}: {printable(because or 'it differs')}"]
+        lines = [f"{path}: {escape_controls(because or 'it differs')}"]
         because = None
     elif expected is None:
-        lines = [f"{path}: not expected, but is {printable(actual)}"]
+        lines = [f"{path}: not expected, but is {escape_controls(actual)}"]
     elif actual is None:
-        lines = [f"{path}: expected {printable(expected)}, there is none"]
+        lines = [f"{path}: expected {escape_controls(expected)}, there is none"]
     else:
-        lines = [f"{path}: expected {printable(expected)}, is {printable(actual)}"]
-    lines += [f"  {printable(text)}" for text in (because, difference["hint"]) if text]
+        lines = [f"{path}: expected {escape_controls(expected)}, is {escape_controls(actual)}"]
+    lines += [f"  {escape_controls(text)}" for text in (because, difference["hint"]) if text]
     return lines

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_daemon
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable
+from ductile.cli.console.console import Console, escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import (
     CONFIG_FILES,
@@ -34,7 +34,7 @@ def list_pipelines(response: Document, console: Console) -> str:
     for row in response["pipelines"]:
         run = row["last_run"]
         job = fmt.short_id(None if run is None else run["job_id"], console)
-        last = "-" if run is None else f"{run['status']} {fmt.when(run['created_at'], console)}"
+        last = "-" if run is None else f"{run['status']} {fmt.relative_time(run['created_at'], console)}"
         rows.append((row["name"], row["trigger"] or "-", row["execution_mode"], str(row["steps"]), last, job))
     if not rows:
         return _NO_PIPELINES
@@ -72,7 +72,7 @@ def show(invocation: Invocation) -> CommandResult:
             ],
             console,
         )
-        title = console.style("bold", printable(pipeline["name"]))
+        title = console.style("bold", escape_controls(pipeline["name"]))
         return "\n".join([title, *fields, "", *_tree_lines(pipeline["tree"], console)])
 
     return CommandResult(pipeline, text)
@@ -167,25 +167,26 @@ def check(invocation: Invocation) -> CommandResult:
         lines = []
         for pipeline in results:
             word = console.style("red", "error:") if pipeline.faults else console.style("green", "ok:")
-            lines.append(f"{word} {printable(pipeline.name)}, {fmt.count(pipeline.steps, 'step')}")
-            lines += [f"  {printable(step)}: {printable(error)}" for step, error in pipeline.faults]
+            lines.append(f"{word} {escape_controls(pipeline.name)}, {fmt.count(pipeline.steps, 'step')}")
+            lines += [
+                f"  {escape_controls(step)}: {escape_controls(error)}" for step, error in pipeline.faults
+            ]
         if trial is None:
             return "\n".join(lines)
         if not trial["starts"]:
-            reason = printable(str(trial["because"]))
+            reason = escape_controls(str(trial["because"]))
             return "\n".join([*lines, "", f"{console.style('yellow', 'does not start:')} {reason}"])
         rows = []
         for step in trial["steps"]:
             outcome = "cannot be made" if step["outcome"] == "not_made" else step["outcome"]
             rows.append((step["step"], outcome, step["because"] or ""))
-        table = console.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, prose=True)
+        table = console.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, wrap_last=True)
         return "\n".join([*lines, "", table])
 
     def note(console: Console) -> str:
         warning = console.style("yellow", "warning:")
-        return (
-            f"{warning} {printable('; '.join(unsealed))}. The daemon does not load it: `ductile config check`"
-        )
+        reasons = escape_controls("; ".join(unsealed))
+        return f"{warning} {reasons}. The daemon does not load it: `ductile config check`"
 
     status = Exit.CONFIG if faulty else Exit.OK
     return CommandResult(data, text, exit_status=status, note=note if unsealed else None)
@@ -238,9 +239,9 @@ def graph(invocation: Invocation) -> CommandResult:
 def explain(response: Document, console: Console) -> str:
     run = response["run"]
     status = f"{fmt.status(run['status'], console)} ({run['reason']})"
-    lines = [f"{printable(response['pipeline'])}: {status}  {run['job_id']}"]
+    lines = [f"{escape_controls(response['pipeline'])}: {status}  {run['job_id']}"]
     if error := fmt.informative_error(run):
-        lines.append(printable(error))
+        lines.append(escape_controls(error))
     if not response["graph_kept"]:
         lines.append("The graph of this run is no longer kept: only steps that ran are shown.")
     return "\n".join([*lines, "", fmt.steps_table(response["steps"], console)])
@@ -258,14 +259,14 @@ def _tree_lines(steps: list[Document], console: Console, before: str = "") -> li
     lines: list[str] = []
     for number, step in enumerate(steps, start=1):
         branch, below = ("└─", "   ") if number == len(steps) else ("├─", "│  ")
-        line = printable(step["does"] if step["id"].isdigit() else f"{step['id']}: {step['does']}")
+        line = escape_controls(step["does"] if step["id"].isdigit() else f"{step['id']}: {step['does']}")
         if step["if"] is not None:
-            line += f"  {console.style('yellow', printable('if ' + step['if']))}"
+            line += f"  {console.style('yellow', escape_controls('if ' + step['if']))}"
         lines.append(f"{before}{branch} {line}")
         if all(part["kind"] == "event" for part in step["inside"]):
             # The steps for an event follow a line with its type.
             for part in step["inside"]:
-                lines.append(before + below + console.style("dim", printable(f"on {part['name']}:")))
+                lines.append(before + below + console.style("dim", escape_controls(f"on {part['name']}:")))
                 lines += _tree_lines(part["steps"], console, before + below)
         else:  # the branches of a split are steps themselves
             inside = [inner for part in step["inside"] for inner in part["steps"]]

@@ -1,11 +1,11 @@
-"""`ductile plugin authorize`: connect a plugin to an account, by the commands that the plugin has for it."""
+"""`ductile plugin authorize`: connects a plugin to an account with the OAuth commands of the plugin."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ductile.cli.client import connect_to_daemon, exchange
-from ductile.cli.console.console import printable
+from ductile.cli.client import connect_to_daemon, send_request
+from ductile.cli.console.console import escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action
 
@@ -158,7 +158,7 @@ def _note(text: str) -> None:
     """Print to standard error, escaped: addresses and codes of the service may hold escape sequences."""
     import sys
 
-    print(printable(text), file=sys.stderr, flush=True)
+    print(escape_controls(text), file=sys.stderr, flush=True)
 
 
 # -- the jobs
@@ -183,7 +183,7 @@ def _run_job(invocation: Invocation, name: str, command: str, payload: JsonObjec
     try:
         if connection is None:
             return run_job.run_in_process(invocation, operation="run.start", fields=fields).job
-        submission = exchange(invocation, connection, "run.start", fields)
+        submission = send_request(invocation, connection, "run.start", fields)
     except NotFoundError as missing:
         if command in missing.message:
             missing.hint = f"{name} does not connect to accounts by OAuth."
@@ -239,4 +239,4 @@ def _show_address(invocation: Invocation, name: str) -> CommandResult:
     if not isinstance(outcome, Completed) or not isinstance(outcome.response.result, dict):
         raise RefusedError(f"{name} {_START} failed: {execution.error or 'it gives no address'}")
     url = str(outcome.response.result.get("url"))
-    return CommandResult({"plugin": name, "url": url, "dry_run": True}, printable(url))
+    return CommandResult({"plugin": name, "url": url, "dry_run": True}, escape_controls(url))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ductile.cli.client import Document
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable
+from ductile.cli.console.console import Console, escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, NO_DAEMON, Argument, Example, Option, action
 
@@ -58,12 +58,12 @@ def test(invocation: Invocation) -> CommandResult:
 
     def text(console: Console) -> str:
         rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.findings]
-        parts = [console.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows, prose=True)]
+        parts = [console.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows, wrap_last=True)]
         hints = []
         for item in report.findings:
             if item.hint:
                 name = f"{item.check} {item.command}" if item.command else str(item.check)
-                hints.append(f"{console.style(_COLOURS[item.verdict], name)}: {printable(item.hint)}")
+                hints.append(f"{console.style(_COLOURS[item.verdict], name)}: {escape_controls(item.hint)}")
         if hints:
             parts.append("\n".join(hints))
         verdicts = [str(item.verdict) for item in report.findings]
@@ -190,8 +190,11 @@ def run_request(invocation: Invocation) -> CommandResult:
             *fmt.fields(
                 [
                     ("error", data["error"]),
-                    ("exit", f"signal {data['signal']}" if data["signal"] else fmt.value(data["exit_code"])),
-                    ("took", fmt.ms(data["duration_ms"])),
+                    (
+                        "exit",
+                        f"signal {data['signal']}" if data["signal"] else fmt.text_or_json(data["exit_code"]),
+                    ),
+                    ("took", fmt.duration(data["duration_ms"])),
                     ("remarks", ", ".join(data["remarks"])),
                 ],
                 console,

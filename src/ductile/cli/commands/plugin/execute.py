@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import connect_to_daemon, exchange
+from ductile.cli.client import connect_to_daemon, send_request
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action
 
@@ -57,7 +57,7 @@ def execute(invocation: Invocation) -> CommandResult:
     if connection is None:
         with show_waiting(invocation, name):
             return _result(run_job.run_in_process(invocation, fields=fields))
-    submission = exchange(invocation, connection, "job.exec", fields)
+    submission = send_request(invocation, connection, "job.exec", fields)
     job_id = str(submission["job_id"])
     with show_waiting(invocation, f"{name}, job {job_id}"), run_job.hint_on_interrupt(job_id):
         submitted = run_job.wait_for(invocation, submission)

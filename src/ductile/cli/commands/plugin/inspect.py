@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_daemon, request_if_available
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable
+from ductile.cli.console.console import Console, escape_controls
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, PLUGIN_FILES, Argument, Example, action, renders
 
@@ -30,7 +30,7 @@ def list_plugins(invocation: Invocation) -> CommandResult:
 
     def text(console: Console) -> str:
         shipped = f"Shipped with Ductile, not in use: {', '.join(unused)}." if unused else ""
-        shipped = fmt.prose(shipped, console)
+        shipped = fmt.sentence(shipped, console)
         if not entries:
             return f"No plugins are configured.\n\n{shipped}"
         rows = []
@@ -118,7 +118,7 @@ def show(invocation: Invocation) -> CommandResult:
             for command in manifest.commands.values():
                 timeout = format_duration(instance.timeout_for(command.name)) if instance else "-"
                 rows.append((command.name, command.type, timeout, command.description))
-            lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
+            lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, wrap_last=True)]
         return "\n".join(lines)
 
     return CommandResult(_details(entry) | {"unhealthy": failed, "stats": stats}, text)
@@ -129,8 +129,8 @@ def show(invocation: Invocation) -> CommandResult:
     "show how executions went: how many failed, how long they took and waited",
     "plugin.stats",
     arguments=(Argument("NAME", "name of the plugin, as it is configured", required=False, field="plugin"),),
-    about="p50, p95 and p99: of a hundred executions so many took no longer. The wait is from the submission "
-    "of a job to its first start.",
+    about="p50, p95 and p99 are percentiles: 50, 95 and 99 of a hundred executions took no longer. The "
+    "wait is from the submission of a job to its first start.",
     examples=(
         Example("ductile plugin stats", "every plugin, the last 24 hours"),
         Example("ductile plugin stats echo --since 7d", "one plugin, a week"),
@@ -138,7 +138,7 @@ def show(invocation: Invocation) -> CommandResult:
 )
 def stats(response: Document, console: Console) -> str:
     if not response["plugins"]:
-        return f"Nothing has run since {fmt.moment(response['since'], console)}."
+        return f"Nothing has run since {fmt.local_and_relative_time(response['since'], console)}."
     rows = [
         (
             row["plugin"],
@@ -154,14 +154,18 @@ def stats(response: Document, console: Console) -> str:
         *("WAIT P50", "WAIT P95", "WAIT P99", "STDERR"),
     )
     table = console.table(headers, rows, optional=("STDERR", "WAIT P99", "WAIT P50", "TIMED OUT"))
-    since = f"Since {fmt.moment(response['since'], console)}"
+    since = f"Since {fmt.local_and_relative_time(response['since'], console)}"
     return f"{table}\n\n{since}{'.' if response['complete'] else ', of these the latest 50,000 executions.'}"
 
 
 def _times(percentiles: Document | None) -> tuple[str, str, str]:
     if percentiles is None:
         return "-", "-", "-"
-    return fmt.ms(percentiles["p50"]), fmt.ms(percentiles["p95"]), fmt.ms(percentiles["p99"])
+    return (
+        fmt.duration(percentiles["p50"]),
+        fmt.duration(percentiles["p95"]),
+        fmt.duration(percentiles["p99"]),
+    )
 
 
 def _stats_line(stats: Document) -> str:
@@ -242,12 +246,12 @@ def _remote_details(response: Document, console: Console) -> str:
         ("parallelism", str(response["parallelism"])),
     ]
     rows = [
-        (name, command["type"], fmt.ms(command["timeout_ms"]), command["description"])
+        (name, command["type"], fmt.duration(command["timeout_ms"]), command["description"])
         for name, command in response["commands"].items()
     ]
-    lines = [console.style("bold", printable(response["name"])), *fmt.fields(fields, console)]
+    lines = [console.style("bold", escape_controls(response["name"])), *fmt.fields(fields, console)]
     if rows:
-        lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
+        lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, wrap_last=True)]
     return "\n".join(lines)
 
 
@@ -346,7 +350,7 @@ def lock(invocation: Invocation) -> CommandResult:
 def state(response: Document, _: Console) -> str:
     if response["updated_at"] is None:
         return f"{response['plugin']} has no stored state."
-    return fmt.value(response["state"])
+    return fmt.text_or_json(response["state"])
 
 
 @renders(
@@ -357,10 +361,13 @@ def facts(response: Document, console: Console) -> str:
         return f"{response['plugin']} has no facts."
     parts = []
     for fact in response["facts"]:
-        created, job = fmt.moment(fact["created_at"], console), fmt.short_id(fact["job_id"], console)
+        created, job = (
+            fmt.local_and_relative_time(fact["created_at"], console),
+            fmt.short_id(fact["job_id"], console),
+        )
         text = fmt.inline(fact["fact"])
         if len(text) >= (console.width or 80) - 2:
-            text = fmt.value(fact["fact"])
+            text = fmt.text_or_json(fact["fact"])
         parts.append(f"{fact['seq']}  {fact['fact_type']}  {created}  {job}\n{fmt.indent(text)}")
     if response["next_cursor"]:
         parts.append(console.style("dim", f"There are more: --cursor {response['next_cursor']}"))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_daemon, request_if_available
 from ductile.cli.commands.config.files import change_as_json, change_text
-from ductile.cli.commands.system.daemon import check_reload, reload_text
+from ductile.cli.commands.system.daemon import can_reload_daemon, reload_text
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable, show_waiting
+from ductile.cli.console.console import Console, escape_controls, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, PLUGIN_FILES, Argument, Example, Option, action
 
@@ -76,16 +76,18 @@ def add(invocation: Invocation) -> CommandResult:
         settings=invocation.json_object("settings"),
     )
     dry_run, reloaded = invocation.switch("dry_run"), None
-    runs = not invocation.switch("no_apply") and check_reload(invocation)
+    has_daemon = not invocation.switch("no_apply") and can_reload_daemon(invocation)
     if not dry_run:
         plan = add_plugin(plan, invocation.config, invocation.environ)
-        reloaded = _reload(invocation) if runs else None
+        reloaded = _reload(invocation) if has_daemon else None
     data = _addition_as_json(plan, dry_run=dry_run) | {"reloaded": reloaded}
 
     def text(console: Console) -> str:
         parts = [_describe(plan, console), _addition_text(plan, console, dry_run=dry_run)]
         if not dry_run:
-            parts.append(_effect_text(reloaded, runs=runs, console=console, invocation=invocation))
+            parts.append(
+                _effect_text(reloaded, has_daemon=has_daemon, console=console, invocation=invocation)
+            )
         return "\n\n".join([*parts, _next_step(plan, console)])
 
     return CommandResult(data, text)
@@ -107,12 +109,14 @@ def _reload(invocation: Invocation) -> Document:
         raise
 
 
-def _effect_text(reloaded: Document | None, *, runs: bool, console: Console, invocation: Invocation) -> str:
+def _effect_text(
+    reloaded: Document | None, *, has_daemon: bool, console: Console, invocation: Invocation
+) -> str:
     if reloaded is not None:
         return reload_text(reloaded, console)
     if invocation.switch("no_apply"):
         return console.hint("A running daemon was not reloaded: `ductile reload`")
-    return "" if runs else "No daemon is running; it counts from the next start."
+    return "" if has_daemon else "No daemon is running; the next start uses the change."
 
 
 def _describe(plan: AddPlan, console: Console) -> str:
@@ -140,8 +144,8 @@ def _describe(plan: AddPlan, console: Console) -> str:
         ("limits", rights.limits.replace("NAME", plan.name)),
     ]
     rows = [(command.name, str(command.type), command.description) for command in manifest.commands.values()]
-    table = console.table(("COMMAND", "TYPE", "ABOUT"), rows, prose=True)
-    lines = [console.style("bold", printable(candidate.name)), *fmt.fields(fields, console)]
+    table = console.table(("COMMAND", "TYPE", "ABOUT"), rows, wrap_last=True)
+    lines = [console.style("bold", escape_controls(candidate.name)), *fmt.fields(fields, console)]
     return "\n".join([*lines, "", table])
 
 
@@ -151,7 +155,7 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
         text = (
             f"{plan.candidate.shared}/ beside it in the source is not added; copy it if the plugin needs it."
         )
-        lines.append(console.style("yellow", printable(text)))
+        lines.append(console.style("yellow", escape_controls(text)))
     if plan.replaces_shipped:
         lines.append(
             console.style("yellow", f"It is used instead of the shipped plugin {plan.candidate.name}.")
@@ -247,11 +251,11 @@ def update(invocation: Invocation) -> CommandResult:
             now=format_timestamp(_now()),
         )
     dry_run, reloaded = invocation.switch("dry_run"), None
-    runs = not invocation.switch("no_apply") and check_reload(invocation)
+    has_daemon = not invocation.switch("no_apply") and can_reload_daemon(invocation)
     if not dry_run:
         updates.begin_update(plan, invocation.config, invocation.environ)
         try:
-            reloaded = request_daemon(invocation, "system.reload", {}) if runs else None
+            reloaded = request_daemon(invocation, "system.reload", {}) if has_daemon else None
         except DuctileError as error:
             updates.undo_update(plan)
             error.message = f"the old files are back: the daemon did not load the new ones: {error.message}"
@@ -263,7 +267,9 @@ def update(invocation: Invocation) -> CommandResult:
         parts = [_update_text(plan, console)]
         parts.append("Nothing was written." if dry_run else f"Updated {plan.plugin.name}.")
         if not dry_run:
-            parts.append(_effect_text(reloaded, runs=runs, console=console, invocation=invocation))
+            parts.append(
+                _effect_text(reloaded, has_daemon=has_daemon, console=console, invocation=invocation)
+            )
         return "\n\n".join(parts)
 
     return CommandResult(data, text)
@@ -279,8 +285,8 @@ def _update_text(plan: UpdatePlan, console: Console) -> str:
         )
     if plan.plugin.changed:
         warning = f"changes made here that are lost: {', '.join(plan.plugin.changed)}"
-        lines.append(f"  {console.style('yellow', printable(warning))}")
-    lines += [f"  {printable(line)}" for line in plan.interface]
+        lines.append(f"  {console.style('yellow', escape_controls(warning))}")
+    lines += [f"  {escape_controls(line)}" for line in plan.interface]
     lines += [f"  {console.style('yellow', f'cannot run until it is set: {key}')}" for key in plan.missing]
     rows = [
         (
@@ -296,7 +302,7 @@ def _update_text(plan: UpdatePlan, console: Console) -> str:
 
 
 def _origin(source: str, commit: str | None) -> str:
-    return printable(source if commit is None else f"{source} ({commit[:12]})")
+    return escape_controls(source if commit is None else f"{source} ({commit[:12]})")
 
 
 def _update_as_json(plan: UpdatePlan, *, dry_run: bool) -> JsonObject:
@@ -342,10 +348,10 @@ def remove(invocation: Invocation) -> CommandResult:
         invocation.config, invocation.environ, name, discard_changes=invocation.switch("discard_changes")
     )
     pending = request_if_available(invocation, "plugin.pending", {"plugin": name}) if plan.change else None
-    reloaded, runs = None, not invocation.switch("no_apply") and check_reload(invocation)
+    reloaded, has_daemon = None, not invocation.switch("no_apply") and can_reload_daemon(invocation)
     if not dry_run:
         plan = removal.remove_from_config(plan, invocation.config, invocation.environ)
-        reloaded = _reload(invocation) if runs else None
+        reloaded = _reload(invocation) if has_daemon else None
         removal.remove_files(plan)
     data: JsonObject = {
         "name": name,
@@ -361,7 +367,9 @@ def remove(invocation: Invocation) -> CommandResult:
     def text(console: Console) -> str:
         parts = [_removal_text(plan, pending, console, dry_run=dry_run)]
         if not dry_run:
-            parts.append(_effect_text(reloaded, runs=runs, console=console, invocation=invocation))
+            parts.append(
+                _effect_text(reloaded, has_daemon=has_daemon, console=console, invocation=invocation)
+            )
         return "\n\n".join(parts)
 
     return CommandResult(data, text)
@@ -382,6 +390,6 @@ def _removal_text(plan: RemovalPlan, pending: Document | None, console: Console,
         verb = "Would remove" if dry_run else "Removed"
         lines.append(f"{verb} {console.path(str(plan.added.place))}.")
     elif plan.kept is not None:
-        lines.append(printable(f"{plan.kept[0].upper()}{plan.kept[1:]}."))
+        lines.append(escape_controls(f"{plan.kept[0].upper()}{plan.kept[1:]}."))
     lines.append("Its state, facts and past jobs stay in the store.")
     return "\n".join([*lines, *(["", "Nothing was written."] if dry_run else [])])

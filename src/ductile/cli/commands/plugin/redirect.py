@@ -85,19 +85,19 @@ def wait_for_response(
     from time import monotonic
 
     deadline = monotonic() + seconds
-    with selectors.DefaultSelector() as ready:
+    with selectors.DefaultSelector() as selector:
         if listener is not None:
-            ready.register(listener, selectors.EVENT_READ)
+            selector.register(listener, selectors.EVENT_READ)
         # Standard input may be closed, or a file, which cannot be waited for.
         with suppress(OSError, ValueError, AttributeError):
-            ready.register(sys.stdin.fileno(), selectors.EVENT_READ)
-        while ready.get_map():
+            selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        while selector.get_map():
             seconds_left = deadline - monotonic()
-            for key, _ in ready.select(max(0.0, seconds_left)):
+            for key, _ in selector.select(max(0.0, seconds_left)):
                 if key.fileobj is listener and listener is not None:
                     response = _serve(listener, path, state)
                 else:
-                    response = _read_pasted(ready, state, note)
+                    response = _read_pasted(selector, state, note)
                 if response is not None:
                     return response
             if seconds_left <= 0:
@@ -111,12 +111,12 @@ def wait_for_response(
 
 
 def _read_pasted(
-    ready: selectors.BaseSelector, state: str | None, note: Callable[[str], None]
+    selector: selectors.BaseSelector, state: str | None, note: Callable[[str], None]
 ) -> AuthorizationResponse | None:
     """Return the response in pasted text; None for other text. Standard input is not read after its end."""
     pasted = os.read(sys.stdin.fileno(), _MAX_PASTED).decode("utf-8", "replace")
     if not pasted:  # the end of standard input
-        ready.unregister(sys.stdin.fileno())
+        selector.unregister(sys.stdin.fileno())
         return None
     if not pasted.strip():
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ductile.cli.client import Document, request
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable, show_waiting
+from ductile.cli.console.console import Console, escape_controls, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import PLUGIN, Example, Option, action
 
@@ -72,7 +72,9 @@ def _report_text(response: Document, console: Console) -> str:
             verdict = console.style(_COLOURS[job["verdict"]], job["verdict"])
             lines.append(f"{fmt.short_id(job['job_id'], console)} {job['command']}: {verdict}")
         for difference in job["differences"]:
-            path, before, now = (printable(difference[name] or "") for name in ("path", "before", "now"))
+            path, before, now = (
+                escape_controls(difference[name] or "") for name in ("path", "before", "now")
+            )
             if difference["before"] is None:
                 change = f"new, {now}"
             else:
@@ -84,14 +86,13 @@ def _report_text(response: Document, console: Console) -> str:
         reasons = dict.fromkeys(job["reason"] for job in left_out)
         for reason in reasons:
             count = sum(job["reason"] == reason for job in left_out)
-            lines.append(f"{fmt.count(count, 'job')} not replayed: {printable(reason)}")
+            lines.append(f"{fmt.count(count, 'job')} not replayed: {escape_controls(reason)}")
         lines.append("")
     verdicts = [(kind, response["counts"][kind]) for kind in _MEANINGS if kind in response["counts"]]
     word = console.style("green", "ok:") if response["passed"] else console.style("red", "failed:")
     total = fmt.count(sum(count for _, count in verdicts), "job")
-    summary = (
-        f"{word} {printable(response['plugin'])}, {total} replayed with {console.path(response['candidate'])}"
-    )
+    plugin, candidate = escape_controls(response["plugin"]), console.path(response["candidate"])
+    summary = f"{word} {plugin}, {total} replayed with {candidate}"
     lines += [summary, *(f"  {count} {_MEANINGS[kind]}" for kind, count in verdicts)]
     if any(kind != "same" for kind, _ in verdicts):
         lines += ["", "Not as it was for the recorded jobs:"]

@@ -51,7 +51,7 @@ def disable(invocation: Invocation) -> CommandResult:
     name = configured_or_available(
         invocation.config, invocation.environ, invocation.text("NAME"), configured=True
     )
-    planned = _change(invocation, name, "false", dry_run=True)
+    planned = _change_enabled(invocation, name, "false", dry_run=True)
     if invocation.switch("dry_run"):
         pending = request_if_available(invocation, "plugin.pending", {"plugin": name})
 
@@ -87,13 +87,13 @@ def enable(invocation: Invocation) -> CommandResult:
     name = configured_or_available(
         invocation.config, invocation.environ, invocation.text("NAME"), configured=False
     )
-    planned = _change(invocation, name, "true", dry_run=True)
+    planned = _change_enabled(invocation, name, "true", dry_run=True)
     if invocation.switch("dry_run"):
         return CommandResult(change_as_json(planned), lambda console: change_text(planned, console))
     return _switch(invocation, name, "true")
 
 
-def _change(invocation: Invocation, plugin: str, value: str, *, dry_run: bool) -> SettingChange:
+def _change_enabled(invocation: Invocation, plugin: str, value: str, *, dry_run: bool) -> SettingChange:
     from ductile.admin.config import change_setting
 
     key = f"plugins.{plugin}.enabled"
@@ -102,30 +102,30 @@ def _change(invocation: Invocation, plugin: str, value: str, *, dry_run: bool) -
 
 def _switch(invocation: Invocation, name: str, value: str) -> CommandResult:
     """Change the setting and reload the daemon if one runs; with --drain, after its accepted jobs."""
-    from ductile.cli.commands.system.daemon import check_reload, reload_text
+    from ductile.cli.commands.system.daemon import can_reload_daemon, reload_text
     from ductile.cli.console.console import show_waiting
     from ductile.errors import DuctileError
 
     drain, limit = invocation.switch("drain"), invocation.optional("timeout")
-    runs = check_reload(invocation)
+    has_daemon = can_reload_daemon(invocation)
     if drain:
         advice = "Only a daemon can run its jobs: start it, or leave out --drain."
         fields = {"plugin": name, "drain_timeout": limit}
         with show_waiting(invocation, f"{name} to finish its accepted jobs"):
             request_daemon(invocation, "plugin.drain", fields, timeout=None, advice=advice)
-    change = _change(invocation, name, value, dry_run=False)
+    change = _change_enabled(invocation, name, value, dry_run=False)
     reloaded: Document | None = None
-    if runs:
-        draining, timeout = {"drain": drain, "drain_timeout": limit}, None if drain else DAEMON_TIMEOUT
+    if has_daemon:
+        reload_fields, timeout = {"drain": drain, "drain_timeout": limit}, None if drain else DAEMON_TIMEOUT
         try:
-            reloaded = request_daemon(invocation, "system.reload", draining, timeout=timeout)
+            reloaded = request_daemon(invocation, "system.reload", reload_fields, timeout=timeout)
         except DuctileError as error:
             outcome = "was written" if change.written else "is in the file already"
             error.message = f"the change {outcome}, but the daemon did not load it: {error.message}"
             raise
 
     def text(console: Console) -> str:
-        no_daemon = "No daemon is running; it counts from the next start."
+        no_daemon = "No daemon is running; the next start uses the change."
         effect = no_daemon if reloaded is None else reload_text(reloaded, console)
         return f"{change_text(change, console)}\n{effect}"
 

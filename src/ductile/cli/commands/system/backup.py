@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, connect_to_daemon, exchange
+from ductile.cli.client import Document, connect_to_daemon, send_request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, progress_line
 from ductile.cli.invocation import CommandResult, Invocation
@@ -59,10 +59,10 @@ def backup(invocation: Invocation) -> CommandResult:
             store = (
                 f", store of schema version {archive['schema_version']}" if archive["schema_version"] else ""
             )
+            created = fmt.local_and_relative_time(archive["created_at"], console)
             return (
                 f"{console.style('green', 'ok:')} {fmt.count(archive['files'], 'file')}{store}, "
-                f"made {fmt.moment(archive['created_at'], console)} by Ductile {archive['ductile']} "
-                f"of {archive['directory']}."
+                f"made {created} by Ductile {archive['ductile']} of {archive['directory']}."
             )
 
         return CommandResult(archive, verified_text)
@@ -179,7 +179,7 @@ def _absolute(path: str) -> Path:
 
 
 def _is_store_in_use(invocation: Invocation, opened: OpenedConfiguration) -> bool:
-    """Whether a daemon uses the store, or has left its link behind. Raises an error that the daemon reports.
+    """Return whether a daemon uses the store, or has left its link. Raises an error that the daemon reports.
 
     Only the daemon knows whether the files at the paths of the store are still those that it writes to. A
     daemon that does not answer does not prevent a backup.
@@ -194,6 +194,6 @@ def _is_store_in_use(invocation: Invocation, opened: OpenedConfiguration) -> boo
             return True
         if connection is not None:
             with suppress(StoreBusyError, DaemonNotRunningError):
-                exchange(invocation, connection, "system.status", {}, timeout=_STATUS_TIMEOUT)
+                send_request(invocation, connection, "system.status", {}, timeout=_STATUS_TIMEOUT)
             return True
     return linked_socket(opened.loaded.path) is not None

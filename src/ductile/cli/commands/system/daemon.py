@@ -5,7 +5,7 @@ from __future__ import annotations
 from ductile.cli.client import DAEMON_TIMEOUT, Document, connect_to_daemon, request, request_daemon
 from ductile.cli.commands.queue import depth_text
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, printable, show_waiting
+from ductile.cli.console.console import Console, escape_controls, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DAEMON_PROCESS, DRY_RUN, PLUGIN, Option, action, renders
 
@@ -126,15 +126,15 @@ def status(invocation: Invocation) -> CommandResult:
         parts.append(_plugins_text(response, console))
         refused, failed_init, unhealthy = [], [], []
         for plugin in response["plugins"]:
-            name = printable(plugin["name"])
+            name = escape_controls(plugin["name"])
             if plugin["enabled"] and plugin["refused"]:  # `plugin check` shows the whole reason
-                reason = printable(plugin["refused"].partition("\n")[0])
+                reason = escape_controls(plugin["refused"].partition("\n")[0])
                 refused.append(f"{console.style('red', f'{name} is refused:')} {reason}")
             if plugin["unhealthy"]:
                 hint = console.hint(fmt.init_failure(plugin["unhealthy"]))
                 failed_init.append(f"{console.style('red', f'{name} is unhealthy:')} its init failed: {hint}")
             if plugin["health_error"]:
-                error = printable(plugin["health_error"].partition("\n")[0])
+                error = escape_controls(plugin["health_error"].partition("\n")[0])
                 unhealthy.append(f"{console.style('red', f'{name} is not healthy:')} {error}")
         parts += ["\n".join(lines) for lines in (refused, failed_init, unhealthy) if lines]
         parts += [_state_text(plugin, console) for plugin in response["plugins"] if plugin["state"]]
@@ -144,7 +144,7 @@ def status(invocation: Invocation) -> CommandResult:
 
 
 def _state_text(plugin: Document, console: Console) -> str:
-    name = printable(plugin["name"])
+    name = escape_controls(plugin["name"])
     lines = fmt.indent(fmt.to_yaml(plugin["state"])).split("\n")
     more = len(lines) - _STATE_LINES
     if more > 1:  # a single further line is shown, in place of the line about it
@@ -167,19 +167,19 @@ def _state_text(plugin: Document, console: Console) -> str:
 def reload(invocation: Invocation) -> CommandResult:
     from contextlib import nullcontext
 
-    refuse_lone_timeout(invocation)
+    refuse_timeout_without_drain(invocation)
     if invocation.switch("lock"):
         from ductile.cli.commands.config.apply import apply_here
 
         if invocation.remote is None:
-            applied = apply_here(invocation, "reload", {}, runs=True)
+            applied = apply_here(invocation, "reload", {}, is_running=True)
         else:
             timeout = None if invocation.switch("drain") else DAEMON_TIMEOUT
             applied = request_daemon(invocation, "config.apply", timeout=timeout)
         reloaded: Document = applied["reload"]
         return CommandResult(reloaded, lambda console: reload_text(reloaded, console))
     drains = invocation.switch("drain") and not invocation.switch("dry_run")
-    with show_waiting(invocation, "the queue to run dry") if drains else nullcontext():
+    with show_waiting(invocation, "plugins to finish their accepted jobs") if drains else nullcontext():
         response = request_daemon(
             invocation,
             timeout=None if drains else DAEMON_TIMEOUT,
@@ -188,10 +188,10 @@ def reload(invocation: Invocation) -> CommandResult:
     return CommandResult(response, lambda console: reload_text(response, console))
 
 
-def check_reload(invocation: Invocation) -> bool:
-    """Whether a daemon runs, which has to be reloaded after a change.
+def can_reload_daemon(invocation: Invocation) -> bool:
+    """Return whether a daemon runs that has to be reloaded after a change.
 
-    Raises its error if it would refuse a reload, so that nothing is written before.
+    Raises the error of the daemon if it would refuse a reload, so that nothing is written first.
     """
     connection = connect_to_daemon(invocation)
     if connection is None:
@@ -201,7 +201,7 @@ def check_reload(invocation: Invocation) -> bool:
     return True
 
 
-def refuse_lone_timeout(invocation: Invocation) -> None:
+def refuse_timeout_without_drain(invocation: Invocation) -> None:
     """Raise UsageError for --timeout without --drain, before anything is done."""
     if invocation.optional("timeout") is not None and not invocation.switch("drain"):
         from ductile.errors import UsageError
@@ -229,13 +229,16 @@ def breaker(response: Document, console: Console) -> str:
         return f"{response['plugin']} has no breaker yet: the scheduler has not run it."
     rows = []
     for name, row in response["breakers"].items():
-        opened, failed = fmt.when(row["opened_at"], console), fmt.when(row["last_failure_at"], console)
+        opened, failed = (
+            fmt.relative_time(row["opened_at"], console),
+            fmt.relative_time(row["last_failure_at"], console),
+        )
         rows.append((name, row["state"], str(row["failures"]), opened, failed))
     parts = [console.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
     if response["history"]:
         changes = [
             (
-                fmt.time(row["at"], console),
+                fmt.local_time(row["at"], console),
                 row["command"],
                 f"{row['from'] or '-'} → {row['to']}",
                 row["reason"],
@@ -255,7 +258,7 @@ def _daemon_text(daemon: Document, console: Console) -> str:
         run = f", process {pid} runs a job without one" if (pid := daemon.get("run_pid")) else ""
         return f"daemon: {console.style('yellow', 'not running')}{run}"
     word = console.style("yellow", "stopping") if daemon["stopping"] else console.style("green", "running")
-    uptime = fmt.ms(daemon["uptime_seconds"] * 1000)
+    uptime = fmt.duration(daemon["uptime_seconds"] * 1000)
     return f"daemon: {word}, process {daemon['pid']}, up {uptime}, version {daemon['version']}"
 
 
@@ -268,7 +271,7 @@ def _nodes_text(nodes: list[Document], console: Console) -> str:
             ("leader" if node["leader"] else "alive") if node["alive"] else "silent",
             node["host"],
             f"{node['busy']}/{node['workers']}",
-            fmt.when(node["started_at"], console),
+            fmt.relative_time(node["started_at"], console),
             node["version"],
             node["config"].removeprefix("blake3:")[:8] + ("" if node["config"] == leading else " differs"),
         )
@@ -279,11 +282,11 @@ def _nodes_text(nodes: list[Document], console: Console) -> str:
 
 def _without_node_text(group: Document, console: Console) -> str:
     jobs = "1 job waits" if group["jobs"] == 1 else f"{group['jobs']} jobs wait"
-    since = fmt.when(group["held_since"], console)
+    since = fmt.relative_time(group["held_since"], console)
     if group["node"] is None:
-        text = f"{jobs} since {since}: no live node runs {printable(group['plugin'])}"
+        text = f"{jobs} since {since}: no live node runs {escape_controls(group['plugin'])}"
     else:
-        text = f"{jobs} since {since} for the node {printable(group['node'])}, which is not running"
+        text = f"{jobs} since {since} for the node {escape_controls(group['node'])}, which is not running"
     return console.style("yellow", text)
 
 
@@ -293,9 +296,15 @@ def _running_text(running: list[Document], console: Console) -> str:
     for job in running[:_MAX_RUNNING]:
         step = f" ({job['pipeline']}/{job['step']})" if job["step"] else ""
         name, attempt = f"{job['plugin']} {job['command']}{step}", f"{job['attempt']}/{job['max_attempts']}"
-        time = fmt.ORPHANED if job["orphaned"] else fmt.ms(job["running_ms"])
+        time = fmt.ORPHANED_TEXT if job["orphaned"] else fmt.duration(job["running_ms"])
         rows.append(
-            (fmt.short_id(job["job_id"], console), name, fmt.when(job["started_at"], console), time, attempt)
+            (
+                fmt.short_id(job["job_id"], console),
+                name,
+                fmt.relative_time(job["started_at"], console),
+                time,
+                attempt,
+            )
         )
     table = console.table(("RUNNING", "WHAT", "SINCE", "FOR", "ATTEMPT"), rows)
     more = len(running) - _MAX_RUNNING
@@ -314,11 +323,15 @@ def _plugins_text(response: Document, console: Console) -> str:
             status = "draining" if plugin["enabled"] else "disabled"
         last_run = plugin["last_run"]
         # Only the daemon starts scheduled runs.
-        next_run = fmt.when(plugin["next_run"], console) if daemon_runs and plugin["next_run"] else ""
+        next_run = (
+            fmt.relative_time(plugin["next_run"], console) if daemon_runs and plugin["next_run"] else ""
+        )
         breakers = plugin["breakers"]
         not_closed = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
         last_run_text = (
-            f"{last_run['status']} {fmt.when(last_run['completed_at'], console)}" if last_run else "never"
+            f"{last_run['status']} {fmt.relative_time(last_run['completed_at'], console)}"
+            if last_run
+            else "never"
         )
         cells = {
             "PLUGIN": plugin["name"],
@@ -341,17 +354,17 @@ def _effect_lines(response: Document, console: Console) -> list[str]:
     """Return a line for each changed schedule with its next run, pipeline, route, webhook and token."""
     lines = []
     for row in response["schedules"]:
-        name = f"{printable(row['plugin'])}/{printable(row['id'])}"
+        name = f"{escape_controls(row['plugin'])}/{escape_controls(row['id'])}"
         before, after = row["next_run_before"], row["next_run"]
-        next_run = f"next run {fmt.when(after, console)}" if after else "no next run"
+        next_run = f"next run {fmt.relative_time(after, console)}" if after else "no next run"
         if row["change"] == "changed" and before != after:
-            next_run = f"{next_run} instead of {fmt.when(before, console) if before else 'none'}"
+            next_run = f"{next_run} instead of {fmt.relative_time(before, console) if before else 'none'}"
         lines.append(
             f"  schedule {name} {row['change']}{'' if row['change'] == 'removed' else f': {next_run}'}"
         )
     for noun in ("pipeline", "route", "webhook", "token"):
         for change, names in response[f"{noun}s"].items():
-            lines += [f"  {noun} {printable(name)} {change}" for name in names]
+            lines += [f"  {noun} {escape_controls(name)} {change}" for name in names]
     return lines
 
 
@@ -371,7 +384,7 @@ def reload_text(response: Document, console: Console, *, drain: str = "ductile r
     lines += _effect_lines(response, console)
     for row in response["ends"]:  # queued jobs of removed plugins
         verb = "would end" if dry_run else "ended"
-        jobs = f"{fmt.count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
+        jobs = f"{fmt.count(row['jobs'], 'queued job')} of {escape_controls(row['plugin'])} {verb}"
         runs = f"; needed by {fmt.count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
         lines.append(f"  {console.style('yellow', f'{jobs} as dead (plugin_removed)')}{runs}")
     if response["ends"] and dry_run:

@@ -25,9 +25,9 @@ def digest(response: Document, console: Console) -> str:
     since, until = _time(response["since"], console), _time(response["until"], console)
     title = f"{fmt.count(response['executions'], 'execution')} from {since} to {until}"
     title = f"{title}{'' if response['complete'] else ' (not all are known)'}"
-    lines = [console.style("bold", fmt.prose(title, console))]
+    lines = [console.style("bold", fmt.sentence(title, console))]
     if executions:
-        lines.append(fmt.prose(f"{executions}{_more_text(more, 'ran')}", console, "  "))
+        lines.append(fmt.sentence(f"{executions}{_more_text(more, 'ran')}", console, "  "))
     rows = []
     for row in response["failed"]:
         error = f": {row['error']}" if row["error"] else ""
@@ -81,7 +81,7 @@ def digest(response: Document, console: Console) -> str:
     for name, (title, items) in sections.items():
         if items:
             body = "\n".join(
-                fmt.prose(item.removeprefix(_BELOW), console, "     " if item.startswith(_BELOW) else "  ")
+                fmt.sentence(item.removeprefix(_BELOW), console, "     " if item.startswith(_BELOW) else "  ")
                 for item in items
             )
             lines += fmt.section(title, body + _more_text(more, name), console)
@@ -90,7 +90,7 @@ def digest(response: Document, console: Console) -> str:
 
 
 def _time(instant: str, console: Console) -> str:
-    return instant if instant == "-" else fmt.time(instant, console)
+    return instant if instant == "-" else fmt.local_time(instant, console)
 
 
 def _period(row: Document, console: Console) -> str:

@@ -1,10 +1,10 @@
-"""`ductile system doctor`, `ductile system selfcheck` and `ductile system sweep`"""
+"""`ductile system doctor`, `ductile system selfcheck` and `ductile system sweep`: checks and maintenance."""
 
 from __future__ import annotations
 
-from ductile.cli.client import Document, connect_to_daemon, exchange, request
+from ductile.cli.client import Document, connect_to_daemon, request, send_request
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, indent_continuation, printable, show_waiting
+from ductile.cli.console.console import Console, escape_controls, indent_continuation, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import action
 
@@ -18,7 +18,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "error": "red"}
     about="Configuration and seal, permissions, plugins and their health, listeners, clock, disk, "
     "store, breakers, schedules, failed jobs, receivers of state webhooks. Works without a daemon as "
     "well, and with a configuration that cannot be loaded. -v also shows what is in order. Exit "
-    "status 1 if something is wrong; a warning is 0.",
+    "status 1 if something is wrong, 0 if there are only warnings.",
 )
 def doctor(invocation: Invocation) -> CommandResult:
     from contextlib import suppress
@@ -27,9 +27,8 @@ def doctor(invocation: Invocation) -> CommandResult:
 
     try:
         connection = connect_to_daemon(invocation)
-    except (
-        ConfigError
-    ):  # without a valid configuration the daemon is not found; `diagnose_offline` reports the error
+    except ConfigError:
+        # Without a valid configuration the daemon is not found. `diagnose_offline` reports the error.
         connection = None
     if connection is not None:
         from ductile import __version__
@@ -40,8 +39,8 @@ def doctor(invocation: Invocation) -> CommandResult:
             if invocation.remote is not None:
                 fields = {}
                 with suppress(DeniedError):  # a token that may only read gets the result of the latest checks
-                    exchange(invocation, connection, "system.health", {}, timeout=None)
-            response = exchange(invocation, connection, fields=fields, timeout=None)
+                    send_request(invocation, connection, "system.health", {}, timeout=None)
+            response = send_request(invocation, connection, fields=fields, timeout=None)
     else:
         import asyncio
 
@@ -64,7 +63,7 @@ def doctor(invocation: Invocation) -> CommandResult:
         if invocation.verbose or not problems:
             passed = [row for row in response["findings"] if row["level"] == "ok"]
             rows = [(row["check"], fmt.local_times(row["message"], console)) for row in passed]
-            parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
+            parts.append(console.table(("OK", "ABOUT"), rows, wrap_last=True))
         counts = response["counts"]
         errors, warnings = fmt.count(counts["error"], "error"), fmt.count(counts["warn"], "warning")
         summary = f"{errors}, {warnings}, {counts['ok']} ok."
@@ -93,7 +92,7 @@ def selfcheck(invocation: Invocation) -> CommandResult:
                 more = ", ..." if check["more"] else ""
                 lines += [
                     f"{console.style('red', 'broken')}  {check['name']}: {check['rule']}",
-                    f"        {printable(', '.join(check['offenders']))}{more}",
+                    f"        {escape_controls(', '.join(check['offenders']))}{more}",
                 ]
             elif invocation.verbose:
                 lines.append(f"{console.style('green', 'holds')}   {check['name']}: {check['rule']}")

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     "With --sort, the largest comes first. --follow goes on until Ctrl-C. With --follow and --json together, "
     "each line is a JSON object, one for each execution.",
     examples=(
-        Example("ductile logs --query 'connection refused' --since 1d", "everything that said so"),
+        Example(
+            "ductile logs --query 'connection refused' --since 1d",
+            "executions whose result, error or stderr has both words",
+        ),
         Example("ductile logs --sort duration -n 5", "what took the longest"),
         Example("ductile logs --follow", "every execution that ends from now on"),
         Example("ductile logs --since 10:30", "what ran since half past ten"),
@@ -59,12 +62,8 @@ def logs(invocation: Invocation) -> CommandResult:
 
 def _follow_logs(invocation: Invocation, fields: JsonObject) -> CommandResult:
     """Print the latest executions, then new output and executions until the daemon stops."""
-    for name in (
-        "query",
-        "sort",
-        "cursor",
-        "until",
-    ):  # new rows are in order, and are not in the search index yet
+    # New rows are in order, and are not in the search index yet.
+    for name in ("query", "sort", "cursor", "until"):
         if fields.get(name) is not None:
             from ductile.errors import UsageError
 
@@ -81,7 +80,7 @@ def _follow_logs(invocation: Invocation, fields: JsonObject) -> CommandResult:
 
     printer = LiveOutputPrinter(write, terminal=console.width is not None, label=job_label)
     live = not invocation.json
-    for update in follow(invocation, "log.follow", fields, rows="logs", after=after, live=live):
+    for update in follow(invocation, "log.follow", fields, rows_field="logs", after=after, live=live):
         printer.show(update.get("live_output", ()))
         printer.end_line()
         for row in update["logs"]:
@@ -95,7 +94,7 @@ def _cells(row: Document, console: Console) -> tuple[str, str, str]:
     command = one_line(f"{row['plugin']} {row['command']}")
     if console.width is not None and len(command) > (widest := console.width // 3):
         command = f"{command[: widest - 1]}…"
-    return command, row["status"], fmt.ms(row["duration_ms"])
+    return command, row["status"], fmt.duration(row["duration_ms"])
 
 
 def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr_size: bool = False) -> str:
@@ -105,7 +104,7 @@ def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr
     if widths:
         command, took = command.ljust(widths[0]), took.rjust(widths[2])
         word += " " * (widths[1] - len(status))
-    at, job = fmt.clock(row["completed_at"], console), fmt.short_id(row["job_id"], console)
+    at, job = fmt.short_time(row["completed_at"], console), fmt.short_id(row["job_id"], console)
     line = f"{at}  {command}  {word}  {took}  {job}"
     if stderr_size:
         line = f"{line}  {fmt.count(row['stderr_bytes'], 'byte')} on stderr"
@@ -123,7 +122,7 @@ def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr
 
 @action(
     "watch",
-    "watch what runs, waits and happens in the terminal, and step in",
+    "watch what runs, waits and happens in the terminal, and act on it",
     "system.status",
     usage={"reveal": None},
     about="Keys: Tab moves between the tables, Enter shows a job and what it prints, c cancels it after "

@@ -24,17 +24,17 @@ _BASH = """\
 #   ductile system completion bash > ~/.local/share/bash-completion/completions/ductile
 {words}
 _ductile() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" said="" word i
+  local current="${{COMP_WORDS[COMP_CWORD]}}" typed="" word i
   for ((i = 1; i < COMP_CWORD; i++)); do
     word="${{COMP_WORDS[i]}}"
     case "$word" in
       --config) ((i++)) ;;
       -*) ;;
-      *) said="${{said:+$said }}$word" ;;
+      *) typed="${{typed:+$typed }}$word" ;;
     esac
   done
-  local first="${{said%% *}}" two="$said"
-  [[ $said == *" "*" "* ]] && two="${{said%% *}} $(cut -d' ' -f2 <<<"$said")"
+  local first="${{typed%% *}}" two="$typed"
+  [[ $typed == *" "*" "* ]] && two="${{typed%% *}} $(cut -d' ' -f2 <<<"$typed")"
   local words
   words=$(_ductile_words "$two") || words=$(_ductile_words "$first")
   COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -48,17 +48,17 @@ _ZSH = """\
 #   ductile system completion zsh > ~/.zfunc/_ductile
 {words}
 _ductile() {{
-  local -a said
+  local -a typed
   local i
   for ((i = 2; i < CURRENT; i++)); do
     case "${{words[i]}}" in
       --config) ((i++)) ;;
       -*) ;;
-      *) said+=("${{words[i]}}") ;;
+      *) typed+=("${{words[i]}}") ;;
     esac
   done
   local found
-  found=$(_ductile_words "${{said[1,2]}}") || found=$(_ductile_words "${{said[1]}}")
+  found=$(_ductile_words "${{typed[1,2]}}") || found=$(_ductile_words "${{typed[1]}}")
   compadd -- ${{(s: :)found}}
   _files
 }}
@@ -68,9 +68,9 @@ _ductile "$@"
 _FISH = """\
 # fish completion for ductile. To install it:
 #   ductile system completion fish > ~/.config/fish/completions/ductile.fish
-function __ductile_said
-    set -l said (commandline -opc | string match -v -- '-*')[2..]
-    test "$said[1..2]" = "$argv"; or test (count $argv) -eq 1 -a "$said[1]" = "$argv"
+function __ductile_typed
+    set -l typed (commandline -opc | string match -v -- '-*')[2..]
+    test "$typed[1..2]" = "$argv"; or test (count $argv) -eq 1 -a "$typed[1]" = "$argv"
 end
 function __ductile_first
     test (count (commandline -opc | string match -v -- '-*')) -eq 1
@@ -128,7 +128,7 @@ def print_script(invocation: Invocation) -> CommandResult:
     words = _WORDS.format(cases=cases)
     lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(following.pop(''))}'"]
     for typed, after in following.items():
-        lines.append(f"complete -c ductile -n '__ductile_said {typed}' -a '{' '.join(after)}'")
+        lines.append(f"complete -c ductile -n '__ductile_typed {typed}' -a '{' '.join(after)}'")
     scripts = {
         "bash": _BASH.format(words=words),
         "zsh": _ZSH.format(words=words),
