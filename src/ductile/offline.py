@@ -50,7 +50,7 @@ from ductile.struct import Value, to_builtins
 from ductile.telemetry.signals import SignalBus
 
 if TYPE_CHECKING:
-    from ductile.admin.backup.create import StoreFiles
+    from ductile.admin.backup.create import StoreFunctions
     from ductile.operations.diagnose.findings import DoctorReport
 
 
@@ -198,9 +198,9 @@ async def diagnose_offline(config_path: str | None, environ: Mapping[str, str]) 
         return doctor.doctor_without_store(snapshot, doctor.daemon_not_running(), failed)
 
 
-def store_files() -> StoreFiles:
+def store_files() -> StoreFunctions:
     """Return the functions that copy and inspect a store, for `backup` and `restore`."""
-    from ductile.admin.backup.create import BackupProgress, StoreFiles  # noqa: PLC0415 - only for backups
+    from ductile.admin.backup.create import BackupProgress, StoreFunctions  # noqa: PLC0415 - only for backups
     from ductile.admin.store_rows import copy_to_file  # noqa: PLC0415
     from ductile.store.sqlite.backup import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
@@ -210,7 +210,7 @@ def store_files() -> StoreFiles:
         else:
             copy_store(location.path, target, lambda done, of: progress("copying the store", done, of))
 
-    return StoreFiles(
+    return StoreFunctions(
         copy=copy,
         inspect=inspect_copy,
         assign_new_id=renew_id,

@@ -54,9 +54,9 @@ class LocalPlan(Value):
         return changed_files(self.difference)
 
     @property
-    def needed(self) -> bool:
+    def must_write(self) -> bool:
         """Return whether there is anything to write."""
-        return self.difference.needed or bool(self.change.contents)
+        return self.difference.must_seal or bool(self.change.contents)
 
     def write(self, command: str) -> str | None:
         """Write and seal the files. Returns the id of replaced files that were never sealed.

@@ -146,11 +146,11 @@ def check_configuration(config_path: str | Path | None, environ: Mapping[str, st
     """
     seal_error = None
     try:
-        opened = _open_usable(config_path, environ, SealMode.VERIFY)
+        opened = _open_with_driver(config_path, environ, SealMode.VERIFY)
     except IntegrityError as error:
         seal_error = error
         try:
-            opened = _open_usable(config_path, environ, SealMode.IGNORE)
+            opened = _open_with_driver(config_path, environ, SealMode.IGNORE)
         except ConfigError as other:
             count = len(other.problems)
             besides = f"there are {count} problems" if count > 1 else "there is a problem"
@@ -170,7 +170,7 @@ def check_configuration(config_path: str | Path | None, environ: Mapping[str, st
     )
 
 
-def _open_usable(
+def _open_with_driver(
     config_path: str | Path | None, environ: Mapping[str, str], seal: SealMode
 ) -> OpenedConfiguration:
     """Open the configuration. Raises ConfigError also if the driver of its database is not installed."""
@@ -238,7 +238,7 @@ class EditCopy(Value):
 
     path: Path
     #: The hash of the file when it was copied.
-    original: str
+    original_hash: str
 
     @classmethod
     def of(cls, file: Path) -> Self:
@@ -253,7 +253,7 @@ class EditCopy(Value):
                 copy.write(data)
         except OSError as error:
             raise file_error(f"cannot copy {file}", error) from error
-        return cls(path=path, original=hash_bytes(data))
+        return cls(path=path, original_hash=hash_bytes(data))
 
     def read(self) -> bytes:
         try:
@@ -274,16 +274,16 @@ def replace_text(
     file: Path,
     text: bytes,
     *,
-    original: str,
+    original_hash: str,
     dry_run: bool = False,
     lock: bool = False,
 ) -> SettingChange:
     """Replace the text of one file, if the whole configuration can be used with it.
 
-    Raises ConfigError if it cannot, ConflictError if the file no longer has the hash `original`.
+    Raises ConfigError if it cannot, ConflictError if the file no longer has the hash `original_hash`.
     """
     edit = plan_text(find_config(config_path, environ), file, text, environ)
-    if hash_bytes(edit.before) != original:
+    if hash_bytes(edit.before) != original_hash:
         raise ConflictError(f"{file} was changed meanwhile", hint="edit it again from its present text")
     _discover_and_compile(edit.loaded, environ)
     return _write_edit(edit, dry_run=dry_run, lock=lock)

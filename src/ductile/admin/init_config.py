@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ductile.admin.new_files import NewFile, written_files
+from ductile.admin.new_files import NewFile, write_new_files
 from ductile.admin.seal import seal_configuration
 from ductile.config.file_io import PRIVATE_DIRECTORY, PRIVATE_FILE, hash_bytes
 from ductile.config.find_config import CHECKSUMS_FILE, CONFIG_FILE
@@ -53,7 +53,7 @@ def create_starter_config(
     if present:
         raise ConflictError(f"{directory} already has {', '.join(present)}", hint="name another directory")
     if not dry_run:
-        with written_files(directory, files, directory_mode=PRIVATE_DIRECTORY):
+        with write_new_files(directory, files, directory_mode=PRIVATE_DIRECTORY):
             seal_configuration(directory / CONFIG_FILE, environ)
     return StarterConfig(
         directory=directory, files=names, token=None if dry_run else token, written=not dry_run

@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 
 from ductile.admin.store_rows import (
-    locked_files,
+    lock_sqlite_stores,
     open_source,
     open_target,
-    refuse_used,
+    refuse_unusable_target,
     sqlite_file,
     store_tables,
 )
@@ -73,8 +73,11 @@ def move_store(request: MoveRequest, progress: TransferProgress) -> JsonObject:
     is not the same.
     """
     tables = store_tables()
-    with locked_files(request.source, request.target), open_source(request.source, request.now) as source:
-        refuse_used(request.target, request.now)
+    with (
+        lock_sqlite_stores(request.source, request.target),
+        open_source(request.source, request.now) as source,
+    ):
+        refuse_unusable_target(request.target, request.now)
         broken = broken_invariants(source.session, progress)
         if request.dry_run:
             rows = {table.name: source.count(table) for table in tables}

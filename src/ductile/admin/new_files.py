@@ -22,7 +22,7 @@ class NewFile(Value):
 
 
 @contextmanager
-def written_files(directory: Path, files: Mapping[str, NewFile], *, directory_mode: int) -> Iterator[None]:
+def write_new_files(directory: Path, files: Mapping[str, NewFile], *, directory_mode: int) -> Iterator[None]:
     """Write the files below `directory`, then run the block; if either fails, remove them again.
 
     Modes hold whatever the umask is. Raises a DuctileError that names the file, and overwrites nothing.

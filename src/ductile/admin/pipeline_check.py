@@ -1,4 +1,4 @@
-"""`pipeline check`: whether the steps of pipelines can run, and what a payload would start.
+"""`pipeline check`: finds steps that cannot run, and shows which steps a payload would start.
 
 The dry run of a payload uses the function that starts real runs. It ends at the first steps: later steps
 depend on the responses of those.

@@ -53,12 +53,12 @@ def show_plugin(config_path: str | None, environ: Mapping[str, str], plugin: str
     return find_entry(opened.snapshot, plugin, opened.discovery)
 
 
-def configured_or_available(
-    config_path: str | None, environ: Mapping[str, str], plugin: str, *, configured: bool
+def find_name_to_switch(
+    config_path: str | None, environ: Mapping[str, str], plugin: str, *, must_be_configured: bool
 ) -> str:
     """Return the name of a plugin to enable or disable: a configured one, or else an installed one.
 
-    Raises NotFoundError; with `configured` also for a plugin that is only installed.
+    Raises NotFoundError; with `must_be_configured` also for a plugin that is only installed.
     """
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entry = find_entry(opened.snapshot, plugin, opened.discovery)
@@ -67,7 +67,7 @@ def configured_or_available(
             f"the plugin {plugin} is configured under other names only: {', '.join(entry.instances)}",
             hint="Name one of those.",
         )
-    if entry.configured or not configured:
+    if entry.configured or not must_be_configured:
         return plugin
     entries = list_entries(opened.snapshot, opened.discovery)
     raise NotFoundError(

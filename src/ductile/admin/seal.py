@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SealChange(StrEnum):
-    """How sealing changes an entry."""
+    """The effect of sealing on an entry."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -45,7 +45,7 @@ class SealEntry(Value):
     name: str
     change: SealChange
     tier: Tier | None = None
-    plugin: bool = False
+    is_plugin: bool = False
 
 
 class SealResult(Value):
@@ -163,7 +163,7 @@ def seal_plugins(
 
 def _plugin_entries(old_seal: Checksums, new_seal: Checksums) -> Iterator[SealEntry]:
     for name, change in _changes(old_seal.plugins, new_seal.plugins):
-        yield SealEntry(name=name, change=change, plugin=True)
+        yield SealEntry(name=name, change=change, is_plugin=True)
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, SealChange]]:

@@ -23,7 +23,7 @@ from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.transfer import StoreSource, StoreTarget, TransferProgress, copy_rows, is_empty
 
 #: Appended to the name of an SQLite file that is not complete yet.
-UNFINISHED = ".unfinished"
+UNFINISHED_SUFFIX = ".unfinished"
 
 store_tables = sqlite.store_tables
 
@@ -84,7 +84,7 @@ def open_target(location: StateLocation, now: datetime) -> Iterator[SearchableTa
             yield rows
         return
     refuse_existing(location.path)
-    scratch = location.path.with_name(location.path.name + UNFINISHED)
+    scratch = location.path.with_name(location.path.name + UNFINISHED_SUFFIX)
     try:
         scratch.unlink(missing_ok=True)  # of a command that was killed
         with sqlite.create_target(scratch, now) as created:
@@ -101,7 +101,7 @@ def open_target(location: StateLocation, now: datetime) -> Iterator[SearchableTa
     sync_directory(location.path.parent)
 
 
-def refuse_used(location: StateLocation, now: datetime) -> None:
+def refuse_unusable_target(location: StateLocation, now: datetime) -> None:
     """Raise ConflictError if a store cannot be created there; nothing is changed."""
     if not isinstance(location, PostgresLocation):
         refuse_existing(location.path)
@@ -130,7 +130,7 @@ def _refuse_rows(rows: StoreSource, location: PostgresLocation) -> None:
 
 
 @contextmanager
-def locked_files(*locations: StateLocation) -> Iterator[None]:
+def lock_sqlite_stores(*locations: StateLocation) -> Iterator[None]:
     """Hold the directories of SQLite files, so that no daemon can start there.
 
     Raises ConflictError if a daemon, or a command, uses one of them.

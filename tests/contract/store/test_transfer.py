@@ -20,7 +20,7 @@ from builders.jobs import START, a_new_job, ok, some_policy
 from builders.postgres import store_url
 from builders.stores import POSTGRES, SQLITE, StoreFactory, StoreKind, accept, claim_all, settle
 from ductile.admin.move_store import MoveRequest, move_store
-from ductile.admin.store_rows import UNFINISHED, copy_to_file, open_source, open_target, store_tables
+from ductile.admin.store_rows import UNFINISHED_SUFFIX, copy_to_file, open_source, open_target, store_tables
 from ductile.config.secrets import Secret
 from ductile.config.snapshot import PostgresLocation, SqliteLocation, StateLocation
 from ductile.core.policy import FactRule
@@ -305,13 +305,13 @@ def test_a_command_that_is_killed_leaves_no_copy_behind(
     assert all_rows(source) == before
     if kind is SQLITE:
         assert not (there / "state.db").exists()
-        assert (there / f"state.db{UNFINISHED}").exists()
+        assert (there / f"state.db{UNFINISHED_SUFFIX}").exists()
     else:
         wait_until_unused(there)
         assert rows_of_postgres(there) == [(0,)]
     move(source, target)
     assert all_rows(target)["ledger"] == before["ledger"]
-    assert not (there / f"state.db{UNFINISHED}").exists()
+    assert not (there / f"state.db{UNFINISHED_SUFFIX}").exists()
 
 
 def wait_until_unused(directory: Path) -> None:

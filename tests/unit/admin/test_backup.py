@@ -25,7 +25,7 @@ from ductile.admin.backup.create import (
     BackupPart,
     BackupProgress,
     BackupRequest,
-    StoreFiles,
+    StoreFunctions,
     back_up,
     parse_parts,
 )
@@ -67,8 +67,8 @@ def opened(home: Path) -> OpenedConfiguration:
     return open_configuration(home / "config.yaml", {}, seal=SealMode.IGNORE)
 
 
-def saved(home: Path, target: Path, files: StoreFiles | None = None, **wanted: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"parts": frozenset(BackupPart), "secrets": False, "now": START} | wanted
+def saved(home: Path, target: Path, files: StoreFunctions | None = None, **wanted: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"parts": frozenset(BackupPart), "include_secrets": False, "now": START} | wanted
     return back_up(opened(home), BackupRequest(target=target, **given), files or store_files(), quiet)
 
 
@@ -124,7 +124,7 @@ def test_a_script_from_elsewhere_is_listed_as_left_out(tmp_path: Path) -> None:
     """It may be a program of the system. Commands that are found by PATH are not listed."""
     script = a_script(tmp_path / "elsewhere" / "backup.sh")
     home = a_home_with_scripts(tmp_path, night=str(script), again=f"{script} --full", day="echo hello")
-    done = saved(home, tmp_path / "b.tar.gz", secrets=True)
+    done = saved(home, tmp_path / "b.tar.gz", include_secrets=True)
     assert (done["left_out"], done["files"]["plugins"]) == ([str(script)], 2)
 
 
@@ -138,7 +138,7 @@ def test_a_script_that_names_the_store_does_not_have_it_copied_twice(tmp_path: P
 def test_a_restore_brings_back_the_same_files(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     target = tmp_path / "b.tar.gz"
-    done = saved(home, target, secrets=True)
+    done = saved(home, target, include_secrets=True)
     assert target.stat().st_mode & 0o777 == 0o600
     assert names_in(target)[0] == MANIFEST
     assert done["files"] == {"config": 2, "state": 1, "plugins": 2}
@@ -218,10 +218,10 @@ def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="is not empty"):
         restore(target, home, store_files(), quiet)
     with pytest.raises(ConflictError, match="is not empty"):
-        restore(target, None, store_files(), quiet, known=[home])
+        restore(target, None, store_files(), quiet, known_directories=[home])
     for known in ([], [tmp_path / "other"], [home / "below"]):
         with pytest.raises(RefusedError, match="as its place"):
-            restore(target, None, store_files(), quiet, known=known)
+            restore(target, None, store_files(), quiet, known_directories=known)
     with pytest.raises(ConflictError, match="is not a directory"):
         restore(target, target, store_files(), quiet)
 
@@ -468,7 +468,7 @@ def test_a_file_that_changes_while_it_is_backed_up_stops_it(tmp_path: Path) -> N
             path.write_text("#!/bin/sh\n")
 
     wanted = BackupRequest(
-        target=tmp_path / "b.tar.gz", parts=frozenset(BackupPart), secrets=False, now=START
+        target=tmp_path / "b.tar.gz", parts=frozenset(BackupPart), include_secrets=False, now=START
     )
     with pytest.raises(ConflictError, match=r"run\.sh was changed while it was being backed up"):
         back_up(opened(home), wanted, store_files(), grow)

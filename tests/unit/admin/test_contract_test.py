@@ -47,15 +47,15 @@ def check(directory: Path, script: str, wishes: ContractTestOptions | None = Non
 
 
 def faults(report: ContractReport, verdict: CheckVerdict = CheckVerdict.FAILED) -> set[ContractCheck]:
-    return {finding.check for finding in report.findings if finding.verdict is verdict}
+    return {finding.check for finding in report.results if finding.verdict is verdict}
 
 
 def test_a_good_plugin_passes_every_check(tmp_path: Path) -> None:
     """Each check once, those of commands for each command."""
     report = check(tmp_path, GOOD)
     assert report.passed
-    assert [finding.verdict for finding in report.findings] == [CheckVerdict.PASSED] * 11
-    assert {finding.check for finding in report.findings} == set(ContractCheck)
+    assert [finding.verdict for finding in report.results] == [CheckVerdict.PASSED] * 11
+    assert {finding.check for finding in report.results} == set(ContractCheck)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_answer_has_to_come_in_time(tmp_path: Path) -> None:
         tmp_path, script, ContractTestOptions(timeout=timedelta(milliseconds=200), command="health")
     )
     assert faults(report) == {ContractCheck.ANSWERS}
-    assert "deadline" in next(item.message for item in report.findings if item.check is ContractCheck.ANSWERS)
+    assert "deadline" in next(item.message for item in report.results if item.check is ContractCheck.ANSWERS)
 
 
 def test_exit_78_is_worth_a_look(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_exit_78_is_worth_a_look(tmp_path: Path) -> None:
     report = check(tmp_path, GOOD.replace(ANSWER, "echo no key >&2; exit 78 ;;"))
     assert report.passed
     assert faults(report, CheckVerdict.WARNED) == {ContractCheck.ANSWERS}
-    assert any(finding.message == "exits with 78: no key" for finding in report.findings)
+    assert any(finding.message == "exits with 78: no key" for finding in report.results)
 
 
 def test_a_command_that_cannot_be_repeated_is_pointed_out(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_plugin_that_does_not_answer_passes_nothing_but_its_manifest(script: s
         ContractCheck.UNKNOWN_FIELDS,
         ContractCheck.END_OF_INPUT,
     }
-    assert not any("None" in finding.message for finding in report.findings)
+    assert not any("None" in finding.message for finding in report.results)
 
 
 def test_a_first_line_that_names_nothing_is_warned_about(tmp_path: Path) -> None:

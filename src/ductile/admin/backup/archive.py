@@ -35,7 +35,7 @@ class ArchiveMember(Value):
     """A file of the backup. `origin` is its path if that is outside of the configuration's directory."""
 
     name: str
-    scope: str
+    part: str = field(name="scope")
     size: int
     hash: str
     #: In octal digits.
@@ -49,7 +49,7 @@ class BackupManifest(Value):
     #: The directory of the configuration.
     directory: str
     config_file: str
-    scopes: tuple[str, ...]
+    parts: tuple[str, ...] = field(name="scopes")
     secrets: bool
     members: tuple[ArchiveMember, ...] = field(name="files")
     #: The name of the member that is the store, if there is one.
@@ -108,7 +108,7 @@ def write_archive(
                 hint="Move other files than plugins out of plugin_roots, or back up without plugins: "
                 "--scope config,state",
             )
-        archive.addfile(_info(MANIFEST, len(text), 0o600), io.BytesIO(text))
+        archive.addfile(_tar_info(MANIFEST, len(text), 0o600), io.BytesIO(text))
         for member in manifest.members:
             _add_member(archive, member, sources[member.name])
             on_written(member.size)
@@ -119,7 +119,7 @@ def _add_member(archive: tarfile.TarFile, member: ArchiveMember, source: Path) -
     with source.open("rb") as stream:
         reader = HashingReader(stream)
         try:
-            archive.addfile(_info(member.name, member.size, int(member.mode, 8)), reader)
+            archive.addfile(_tar_info(member.name, member.size, int(member.mode, 8)), reader)
         except OSError as error:
             if error.errno is not None:  # tarfile raises one without a number for a file that is too short
                 raise
@@ -129,7 +129,7 @@ def _add_member(archive: tarfile.TarFile, member: ArchiveMember, source: Path) -
             )
 
 
-def _info(name: str, size: int, mode: int) -> tarfile.TarInfo:
+def _tar_info(name: str, size: int, mode: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, mode
     return info
@@ -170,13 +170,13 @@ class HeaderLimiter(io.RawIOBase):
     def __init__(self, stream: gzip.GzipFile | BinaryIO) -> None:
         self._stream = stream
         #: Bytes left for headers; None while the bytes of a file are read.
-        self.left: int | None = _MAX_HEADER
+        self.header_bytes_left: int | None = _MAX_HEADER
 
     def next_header(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
         """Return the next member of the archive, which reads from this stream; None at its end."""
-        self.left = _MAX_HEADER
+        self.header_bytes_left = _MAX_HEADER
         member = archive.next()
-        self.left = None
+        self.header_bytes_left = None
         return member
 
     def readable(self) -> bool:
@@ -186,10 +186,10 @@ class HeaderLimiter(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        if self.left is not None:
-            if not 0 <= size <= self.left:
+        if self.header_bytes_left is not None:
+            if not 0 <= size <= self.header_bytes_left:
                 raise tarfile.ReadError(f"a header is larger than {_MAX_HEADER >> 20} MiB")
-            self.left -= size
+            self.header_bytes_left -= size
         return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -202,11 +202,11 @@ class HeaderLimiter(io.RawIOBase):
 def _read_manifest(archive: tarfile.TarFile, headers: HeaderLimiter, path: Path) -> BackupManifest:
     """Return the manifest. Raises `RefusedError` if a name in it leads out of the restored directory."""
     first = archive.next()
-    if first is None or first.name != MANIFEST or not is_plain(first):
+    if first is None or first.name != MANIFEST or not is_regular_file(first):
         raise _broken(path, "it does not begin with a manifest")
     if first.size > _MAX_MANIFEST:
         raise _broken(path, f"its manifest is larger than {_MAX_MANIFEST >> 20} MiB")
-    headers.left = None
+    headers.header_bytes_left = None
     stream = archive.extractfile(first)
     try:
         content = json.loads(stream.read() if stream is not None else b"")
@@ -229,7 +229,7 @@ def _check_members(manifest: BackupManifest) -> None:
         int(member.mode, 8)
 
 
-def is_plain(info: tarfile.TarInfo) -> bool:
+def is_regular_file(info: tarfile.TarInfo) -> bool:
     """Return whether a member is a regular file without holes: a sparse file can be of any size."""
     return info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not info.issparse()
 
@@ -253,7 +253,7 @@ def _members(
         if info is None:
             break
         member = expected.pop(info.name, None)
-        stream = archive.extractfile(info) if is_plain(info) else None
+        stream = archive.extractfile(info) if is_regular_file(info) else None
         if member is None or stream is None:
             raise _broken(path, f"it holds {_short(info.name)}, which its manifest does not list")
         mismatch = f"{_short(member.name)} is not what was backed up"

@@ -26,18 +26,18 @@ from ductile.core.timestamps import format_timestamp
 from ductile.errors import ConflictError, NotFoundError, StoreFailedError, UsageError, file_error
 from ductile.struct import Value
 
-#: The first directory in the archive, here for files in the configuration's directory.
+#: The directory in the archive for files in the configuration's directory.
 INSIDE = "inside"
-#: For other files outside of the configuration's directory.
+#: The same for files elsewhere.
 OUTSIDE = "outside"
-#: For files outside of the configuration's directory that the configuration reaches by a relative path.
+#: The same for files elsewhere that the configuration names by a relative path.
 BESIDE = "beside"
 #: Names of directories that are left out of a backup.
-_LEFT_OUT = frozenset({"__pycache__"})
+_EXCLUDED = frozenset({"__pycache__"})
 
 
 class BackupPart(StrEnum):
-    """What a backup can hold."""
+    """The parts of a backup, which `--scope` selects."""
 
     CONFIG = "config"
     STATE = "state"
@@ -48,7 +48,7 @@ class BackupPart(StrEnum):
 BackupProgress = Callable[[str, int, int], None]
 
 
-class StoreFiles(Value):
+class StoreFunctions(Value):
     """Functions on stores and their copies, which are SQLite files whichever database a store is in."""
 
     #: Copies a store, as it is at one instant, into a new file.
@@ -64,7 +64,7 @@ class StoreFiles(Value):
 class BackupRequest(Value):
     target: Path
     parts: frozenset[BackupPart]
-    secrets: bool
+    include_secrets: bool
     now: datetime
     dry_run: bool = False
     #: A daemon writes to the store, or did when it ended: the file must be there.
@@ -85,7 +85,7 @@ def parse_parts(text: str | None) -> frozenset[BackupPart]:
 
 
 def back_up(
-    opened: OpenedConfiguration, request: BackupRequest, files: StoreFiles, progress: BackupProgress
+    opened: OpenedConfiguration, request: BackupRequest, files: StoreFunctions, progress: BackupProgress
 ) -> JsonObject:
     """Write the archive, whole or not at all, and return its contents.
 
@@ -96,9 +96,9 @@ def back_up(
     directory, base = _normalize(opened.loaded.directory), _base_directory(opened, request)
     parts, left_out, secrets = _collect(opened, request)
     store = _find_store(opened, request, files)
-    on_server = opened.snapshot.state.name if isinstance(opened.snapshot.state, PostgresLocation) else None
+    server = opened.snapshot.state.name if isinstance(opened.snapshot.state, PostgresLocation) else None
     # There is no file of a store on a server until it is copied.
-    if store is not None and not (request.dry_run and on_server):
+    if store is not None and not (request.dry_run and server):
         parts[store] = BackupPart.STATE
     names = {path: _archive_name(path, directory, base) for path in parts}
     sources = {name: path for path, name in names.items()}
@@ -113,23 +113,23 @@ def back_up(
             created_at=format_timestamp(request.now),
             directory=str(opened.loaded.directory),
             config_file=opened.loaded.path.name,
-            scopes=tuple(part.value for part in BackupPart if part in request.parts),
-            secrets=request.secrets and BackupPart.CONFIG in request.parts,
+            parts=tuple(part.value for part in BackupPart if part in request.parts),
+            secrets=request.include_secrets and BackupPart.CONFIG in request.parts,
             members=tuple(_member(path, name, sources[name], parts[path]) for path, name in names.items()),
             store=None if store is None else _archive_name(store, directory, base),
-            server=None if store is None else on_server,
+            server=None if store is None else server,
             left_out=tuple(str(path) for path in left_out),
             prefix=None if base is None else directory.relative_to(base).as_posix(),
         )
         if scratch is not None:
             _write(target, scratch / "archive", manifest, sources, progress)
-    scopes = [member.scope for member in manifest.members]
+    parts_of_members = [member.part for member in manifest.members]
     return {
         "path": str(target),
         "written": not request.dry_run,
         "dry_run": request.dry_run,
-        "scopes": list(manifest.scopes),
-        "files": {scope: scopes.count(scope) for scope in manifest.scopes},
+        "scopes": list(manifest.parts),
+        "files": {part: parts_of_members.count(part) for part in manifest.parts},
         "bytes": manifest.size,
         "store": manifest.store,
         "secrets": manifest.secrets,
@@ -179,7 +179,7 @@ def _collect(
             if path.parent != store.parent or not path.name.startswith(store.name):
                 parts.setdefault(path, BackupPart.PLUGINS)
     secrets: list[Path] = []
-    if not request.secrets:
+    if not request.include_secrets:
         included = opened.loaded.model.environment_vars.include
         env_files = {_normalize(resolve_path(name, opened.loaded.directory)) for name in included}
         secrets = [path for path in parts if path in env_files]
@@ -198,7 +198,7 @@ def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator
         for parent, directories, names in os.walk(_normalize(root)):
             links = [name for name in sorted(directories) if (Path(parent) / name).is_symlink()]
             left_out += [Path(parent) / name for name in links]
-            directories[:] = sorted(name for name in directories if name not in _LEFT_OUT)
+            directories[:] = sorted(name for name in directories if name not in _EXCLUDED)
             for path in (Path(parent) / name for name in sorted(names)):
                 if path.is_file():
                     yield path
@@ -251,7 +251,7 @@ def _normalize(path: Path) -> Path:
     return Path(os.path.normpath(path))
 
 
-def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: StoreFiles) -> Path | None:
+def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: StoreFunctions) -> Path | None:
     """Return the store to back up; None if it is not requested, or not there yet.
 
     Raises `StoreError` if it is gone or incomplete.
@@ -293,7 +293,7 @@ def _member(path: Path, name: str, source: Path, part: BackupPart) -> ArchiveMem
         raise file_error(f"cannot read {source}", error) from error
     mode = 0o600 if part is BackupPart.STATE else mode & 0o700 | 0o600
     origin = str(path) if name.startswith(f"{OUTSIDE}/") else None
-    return ArchiveMember(name=name, scope=part, size=size, hash=digest, mode=f"{mode:04o}", origin=origin)
+    return ArchiveMember(name=name, part=part, size=size, hash=digest, mode=f"{mode:04o}", origin=origin)
 
 
 # ---------------------------------------------------------------------------------------------- write

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ductile.admin.backup.archive import CHUNK, ArchiveMember, BackupManifest, HashingReader, open_archive
-from ductile.admin.backup.create import BESIDE, INSIDE, BackupProgress, StoreFiles, scratch_beside
+from ductile.admin.backup.create import BESIDE, INSIDE, BackupProgress, StoreFunctions, scratch_beside
 from ductile.config.file_io import PRIVATE_DIRECTORY, make_private_directory, sync_directory
 from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, RefusedError, file_error
@@ -18,7 +18,7 @@ from ductile.errors import ConflictError, RefusedError, file_error
 _MIB = 1024 * 1024
 
 
-def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObject:
+def verify(path: Path, files: StoreFunctions, progress: BackupProgress) -> JsonObject:
     """Read all of an archive and open its store. Raises `RefusedError` or `StoreError` if it is damaged."""
     try:
         # The disk of the archive has room; the usual place for temporary files is often in memory.
@@ -34,7 +34,7 @@ def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObjec
         "created_at": manifest.created_at,
         "ductile": manifest.version,
         "directory": manifest.directory,
-        "scopes": list(manifest.scopes),
+        "scopes": list(manifest.parts),
         "files": len(manifest.members),
         "bytes": manifest.size,
         "schema_version": version,
@@ -45,20 +45,24 @@ def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObjec
 
 def restore(
     path: Path,
-    to: Path | None,
-    files: StoreFiles,
+    requested_directory: Path | None,
+    files: StoreFunctions,
     progress: BackupProgress,
     *,
-    known: Sequence[Path] = (),
+    known_directories: Sequence[Path] = (),
     dry_run: bool = False,
 ) -> JsonObject:
     """Put all files into a directory. Raises `ConflictError` if it is not empty, or its disk too small.
 
-    Without `to` that is the directory that the archive names, if it is below one of the `known` directories:
-    an archive from elsewhere could name any directory. Raises `RefusedError` if it is not.
+    Without `requested_directory`, it is the one that the archive names. That has to be below one of
+    `known_directories`, because an archive from elsewhere could name any directory. Raises `RefusedError`.
     """
     with open_archive(path) as (manifest, _members):
-        target = _target(manifest, path, known) if to is None else to.absolute()
+        target = (
+            _target(manifest, path, known_directories)
+            if requested_directory is None
+            else requested_directory.absolute()
+        )
     _refuse_unusable(target, manifest.size)
     if dry_run:
         verify(path, files, progress)
@@ -83,16 +87,16 @@ def restore(
     return _to_json(target, manifest, dry_run=False)
 
 
-def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path:
+def _target(manifest: BackupManifest, path: Path, known_directories: Sequence[Path]) -> Path:
     """Return the directory of the backed up configuration, or the one that holds it and the files beside it.
 
-    Raises `RefusedError` if it is not below a known directory.
+    Raises `RefusedError` if it is not below a known_directories directory.
     """
     target = Path(manifest.directory)
     for _ in Path(manifest.prefix or "").parts:
         target = target.parent
     resolved = Path(os.path.realpath(target))
-    if any(resolved.is_relative_to(Path(os.path.realpath(directory))) for directory in known):
+    if any(resolved.is_relative_to(Path(os.path.realpath(directory))) for directory in known_directories):
         return target
     command = f"ductile system restore {shlex.quote(str(path))} --to"
     raise RefusedError(
@@ -175,13 +179,13 @@ def _to_json(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonOb
     return {
         "directory": str(target),
         "config": str(target / (manifest.prefix or "") / manifest.config_file)
-        if "config" in manifest.scopes
+        if "config" in manifest.parts
         else None,
         "restored": not dry_run,
         "dry_run": dry_run,
         "files": len(manifest.members),
         "bytes": manifest.size,
-        "scopes": list(manifest.scopes),
+        "scopes": list(manifest.parts),
         "outside": [*outside],
         "store": None if store is None else str(target / restored_path(store, manifest)),
         "server": manifest.server,

@@ -54,7 +54,7 @@ class CheckVerdict(StrEnum):
 
 
 #: Kinds of results in which the plugin responded.
-_ANSWERED = ("ok", "error", "config")
+_RESPONDED = ("ok", "error", "config")
 
 
 class ContractCheck(StrEnum):
@@ -80,11 +80,11 @@ class CheckResult(Value):
 class ContractReport(Value):
     name: str
     directory: Path
-    findings: tuple[CheckResult, ...]
+    results: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
-        return all(finding.verdict is not CheckVerdict.FAILED for finding in self.findings)
+        return all(result.verdict is not CheckVerdict.FAILED for result in self.results)
 
 
 class ContractTestOptions(Value):
@@ -110,16 +110,16 @@ async def check_contract(
         refused = CheckResult(
             check=ContractCheck.MANIFEST, verdict=CheckVerdict.FAILED, message=tested.reason, hint=tested.hint
         )
-        return ContractReport(name=tested.name, directory=tested.directory, findings=(refused,))
+        return ContractReport(name=tested.name, directory=tested.directory, results=(refused,))
     if options.config is not None:
         tested = replace(tested, config=options.config)
     runner = SpawnRunner()
     try:
         run = _ContractRun(runner=runner, tested=tested, environ=environ, options=options, now=now)
-        findings = [finding async for finding in run.findings()]
+        results = [result async for result in run.results()]
     finally:
         await runner.close()
-    return ContractReport(name=tested.name, directory=tested.plugin.directory, findings=tuple(findings))
+    return ContractReport(name=tested.name, directory=tested.plugin.directory, results=tuple(results))
 
 
 class _ContractRun(Value):
@@ -131,7 +131,7 @@ class _ContractRun(Value):
     options: ContractTestOptions
     now: Callable[[], datetime]
 
-    async def findings(self) -> AsyncIterator[CheckResult]:
+    async def results(self) -> AsyncIterator[CheckResult]:
         declared = self.tested.plugin.manifest.commands
         requested = self.options.command
         if requested is not None and requested not in declared:
@@ -139,7 +139,7 @@ class _ContractRun(Value):
             raise NotFoundError(message, hint=f"there are {', '.join(declared)}")
         commands = [command for name, command in declared.items() if requested in (None, name)]
         if (script := self.tested.plugin.script) is not None and script.output is not OutputFormat.PROTOCOL:
-            yield _passed(ContractCheck.MANIFEST, f"trusted; runs {_cut(shlex.join(script.argv))}")
+            yield _passed(ContractCheck.MANIFEST, f"trusted; runs {_shorten(shlex.join(script.argv))}")
             # The commands of a script all do the same.
             name, request = commands[0].name, self._request(commands[0])
             first = await self._run(request)
@@ -216,7 +216,7 @@ def check_answer(command: str, result: RunOnceResult) -> CheckResult:
         case "config":
             hint = "give it a usable config: test it by its configured name, or with --settings"
             lines = (result.interpretation.outcome.evidence.stderr or "").strip().splitlines()
-            reason = _cut(lines[-1]) if lines else "it does not say why"
+            reason = _shorten(lines[-1]) if lines else "it does not say why"
             return _warned(ContractCheck.ANSWERS, f"exits with {EXIT_CONFIG}: {reason}", command, hint=hint)
         case "timeout":
             hint = "give it more time with --timeout, or make it faster"
@@ -237,7 +237,7 @@ def check_script(command: str, result: RunOnceResult) -> CheckResult:
         message = "succeeds, but leaves processes behind"
         return _warned(ContractCheck.ANSWERS, message, command, hint="wait for what you start")
     lines = (result.interpretation.outcome.evidence.stdout or "").strip().splitlines()
-    printed = f"exit status 0; prints {_cut(lines[-1])}" if lines else "exit status 0; prints nothing"
+    printed = f"exit status 0; prints {_shorten(lines[-1])}" if lines else "exit status 0; prints nothing"
     return _passed(ContractCheck.ANSWERS, printed, command)
 
 
@@ -252,7 +252,7 @@ def check_script_repetition(command: str, first: RunOnceResult, again: RunOnceRe
 
 def check_repetition(command: Command, first: RunOnceResult, again: RunOnceResult) -> CheckResult:
     """Expect the same kind of result for the same request: a job may run more than once."""
-    if first.kind not in _ANSWERED:
+    if first.kind not in _RESPONDED:
         return _skipped(ContractCheck.REPEATS, command.name)
     if first.kind == again.kind:
         return _passed(ContractCheck.REPEATS, f"{again.kind} again", command.name)
@@ -262,7 +262,7 @@ def check_repetition(command: Command, first: RunOnceResult, again: RunOnceResul
 
 
 def check_unknown_fields(command: str, first: RunOnceResult, extended: RunOnceResult) -> CheckResult:
-    if first.kind not in _ANSWERED:
+    if first.kind not in _RESPONDED:
         return _skipped(ContractCheck.UNKNOWN_FIELDS, command)
     if first.kind == extended.kind:
         return _passed(ContractCheck.UNKNOWN_FIELDS, "ignored", command)
@@ -300,7 +300,7 @@ def check_wrong_protocol(result: RunOnceResult) -> CheckResult:
 
 
 def check_end_of_input(result: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
-    if all(result.kind not in _ANSWERED for result in first):
+    if all(result.kind not in _RESPONDED for result in first):
         return _skipped(ContractCheck.END_OF_INPUT)
     if result.kind != "timeout":
         return _passed(ContractCheck.END_OF_INPUT, "ends")
@@ -309,10 +309,10 @@ def check_end_of_input(result: RunOnceResult, first: Iterable[RunOnceResult]) ->
 
 
 def _short_error(result: RunOnceResult) -> str:
-    return _cut(result.error or "")
+    return _shorten(result.error or "")
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 

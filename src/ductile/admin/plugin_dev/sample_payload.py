@@ -1,4 +1,4 @@
-"""A sample payload from a JSON Schema, for commands without an example. Pure.
+"""Makes a sample payload from a JSON Schema, for commands without an example. Pure.
 
 Covers the keywords that manifests use: types, properties, required, enum, examples, bounds, combinations and
 references. A `pattern` is ignored.
@@ -49,7 +49,7 @@ def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
         for name in reference.removeprefix("#").strip("/").split("/"):
             target = _object(target).get(name) if name else target
         return _value(target, root, depth + 1)
-    return _of_type(schema, root, depth)
+    return _value_of_type(schema, root, depth)
 
 
 def _declared_value(schema: JsonObject) -> JsonValue:
@@ -63,7 +63,7 @@ def _declared_value(schema: JsonObject) -> JsonValue:
     return None
 
 
-def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
+def _value_of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
     """Return a value of the type that the schema names, within its bounds."""
     kind = schema.get("type")
     if isinstance(kind, list) and kind:
@@ -82,9 +82,9 @@ def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
             count = max(_count_or_zero(schema.get("minItems")), 1 if "items" in schema else 0)
             return [_value(schema.get("items"), root, depth + 1) for _ in range(count)]
         case "integer":
-            return _bounded(schema)
+            return _bounded_number(schema)
         case "number":
-            return float(_bounded(schema))
+            return float(_bounded_number(schema))
         case "boolean":
             return True
         case "null":
@@ -96,7 +96,7 @@ def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
             return text[:max_length] if isinstance(max_length, int) else text
 
 
-def _bounded(schema: JsonObject) -> int:
+def _bounded_number(schema: JsonObject) -> int:
     """Return the number nearest to 1 within the bounds."""
     lowest, highest = schema.get("minimum"), schema.get("maximum")
     if isinstance(above := schema.get("exclusiveMinimum"), int | float):

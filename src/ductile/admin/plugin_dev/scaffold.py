@@ -6,7 +6,7 @@ import os
 from enum import StrEnum
 from pathlib import Path
 
-from ductile.admin.new_files import NewFile, written_files
+from ductile.admin.new_files import NewFile, write_new_files
 from ductile.config.names import name_error
 from ductile.errors import ConflictError, UsageError
 from ductile.struct import Value
@@ -29,7 +29,7 @@ class Language(StrEnum):
 
 
 #: The command that builds a plugin of a compiled language, in its directory.
-BUILDS = {Language.GO: "go build -o run .", Language.RUST: "cargo build --release"}
+BUILD_COMMANDS = {Language.GO: "go build -o run .", Language.RUST: "cargo build --release"}
 
 
 class NewPlugin(Value):
@@ -64,13 +64,13 @@ def create_plugin(name: str, language: str, *, parent: str | None = None, dry_ru
     if language == Language.PYTHON:
         files[_SDK_COPY] = NewFile(data=_SDK.read_bytes(), mode=_FILE)
     if not dry_run:
-        with written_files(directory, files, directory_mode=_DIRECTORY):
+        with write_new_files(directory, files, directory_mode=_DIRECTORY):
             pass
     return NewPlugin(
         name=name,
         language=Language(language),
         directory=directory,
         files=tuple(files),
-        build=BUILDS.get(Language(language)),
+        build=BUILD_COMMANDS.get(Language(language)),
         written=not dry_run,
     )

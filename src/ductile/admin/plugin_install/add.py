@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ductile.admin.config import SettingChange, change_setting, open_configuration
 from ductile.admin.plugin_install.candidate import Candidate, PluginRights, file_hashes, rights_of
 from ductile.admin.plugin_install.files import finish_interrupted, put_in_place, stage_plugin
-from ductile.admin.plugin_install.sealing import locked, seal_fingerprint
+from ductile.admin.plugin_install.sealing import lock_configuration, seal_fingerprint
 from ductile.admin.plugin_install.tree import read_directory
 from ductile.config.load import SealMode
 from ductile.config.names import name_error
@@ -33,23 +33,24 @@ if TYPE_CHECKING:
 
 @hide_in_repr("value")
 class AddPlan(Value):
-    """What adding a plugin would do. `name` is its name in the configuration."""
+    """The effects of adding a plugin. `name` is its name in the configuration."""
 
     name: str
     candidate: Candidate
-    directory: Path
+    config_directory: Path
     rights: PluginRights
     #: The directory for its files; None for a shipped plugin.
-    place: Path | None
+    plugin_directory: Path | None
     #: Whether these files are there already.
-    present: bool
+    is_present: bool
     replaces_shipped: bool
     #: The change of the configuration; None if it names the plugin already. `value` is written then.
     change: SettingChange | None
     value: str
     #: Required keys of its configuration that are still to be set.
-    missing: tuple[str, ...]
-    sealed: bool
+    missing_config: tuple[str, ...]
+    #: Whether the configuration has a seal.
+    has_seal: bool
 
 
 def plan_addition(
@@ -60,20 +61,20 @@ def plan_addition(
     alias: str | None,
     settings: JsonObject | None,
 ) -> AddPlan:
-    """Return what adding a plugin would do. Raises `DuctileError` if it is not possible."""
+    """Return the effects of adding a plugin. Raises `DuctileError` if it cannot be added."""
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     directory, name = opened.loaded.directory, alias or candidate.name
     if (fault := name_error(name)) is not None:
         raise UsageError(f'"{name}" {fault}', hint="choose another name with --as NAME")
-    place = None if candidate.tree is None else _plugin_directory(opened, candidate)
-    sealed = read_checksums(directory) is not None
+    plugin_directory = None if candidate.tree is None else _plugin_directory(opened, candidate)
+    has_seal = read_checksums(directory) is not None
     configured = opened.loaded.model.plugins.get(name)
     change, config = None, settings or {}
     # Required keys are not made up: without them the plugin does not run.
     entry: JsonObject = {} if name == candidate.name else {"uses": candidate.name}
     value = json.dumps(entry | ({"config": config} if config else {}))
     if configured is None:
-        change = change_setting(config_path, environ, f"plugins.{name}", value, dry_run=True, lock=sealed)
+        change = change_setting(config_path, environ, f"plugins.{name}", value, dry_run=True, lock=has_seal)
     elif (configured.uses or name) != candidate.name or configured.run is not None:
         raise ConflictError(
             f"the configuration has another plugin under the name {name}", hint="choose one with --as NAME"
@@ -88,15 +89,15 @@ def plan_addition(
     return AddPlan(
         name=name,
         candidate=candidate,
-        directory=directory,
+        config_directory=directory,
         rights=rights_of(opened.snapshot),
-        place=place,
-        present=place is not None and place.is_dir(),
-        replaces_shipped=place is not None and candidate.name in shipped_names(),
+        plugin_directory=plugin_directory,
+        is_present=plugin_directory is not None and plugin_directory.is_dir(),
+        replaces_shipped=plugin_directory is not None and candidate.name in shipped_names(),
         change=change,
         value=value,
-        missing=tuple(key for key in candidate.manifest.required_config if key not in config),
-        sealed=sealed,
+        missing_config=tuple(key for key in candidate.manifest.required_config if key not in config),
+        has_seal=has_seal,
     )
 
 
@@ -105,14 +106,14 @@ def _plugin_directory(opened: OpenedConfiguration, candidate: Candidate) -> Path
 
     Raises `ConflictError` if there is another plugin of this name, or the directory holds other files.
     """
-    directory = own_root(opened) / candidate.name
+    directory = operator_root(opened) / candidate.name
     plugin = opened.discovery.installed.get(candidate.name) or opened.discovery.refused.get(candidate.name)
     if plugin is not None and not plugin.shipped and plugin.directory != directory:
         raise ConflictError(
             f"there is a plugin {candidate.name} in {plugin.directory}",
             hint="remove it first, or use that one",
         )
-    if os.path.lexists(directory) and not has_files(directory, candidate):
+    if os.path.lexists(directory) and not holds_candidate(directory, candidate):
         hint = f"replace it with `ductile plugin update {candidate.name} SOURCE`"
         if read_record(directory) is None:
             hint = "it was not added by this command: move it away first"
@@ -120,8 +121,8 @@ def _plugin_directory(opened: OpenedConfiguration, candidate: Candidate) -> Path
     return directory
 
 
-def own_root(opened: OpenedConfiguration) -> Path:
-    """Return the first plugin root that is not that of Ductile. Raises `RefusedError` if there is none."""
+def operator_root(opened: OpenedConfiguration) -> Path:
+    """Return the first plugin root of the operator, which is not the shipped one. Raises `RefusedError`."""
     for root in opened.loaded.plugin_roots:
         if root != shipped_root():
             return Path(os.path.normpath(root))
@@ -131,26 +132,26 @@ def own_root(opened: OpenedConfiguration) -> Path:
     )
 
 
-def has_files(directory: Path, candidate: Candidate) -> bool:
+def holds_candidate(directory: Path, candidate: Candidate) -> bool:
     """Return whether a directory holds exactly the files of a candidate."""
     if candidate.record is None or not directory.is_dir() or directory.is_symlink():
         return False
     present = read_directory(directory, ignore=frozenset((RECORD_FILE,)))
-    return not present.special and hash_files(file_hashes(present)) == candidate.record.hash
+    return not present.special_files and hash_files(file_hashes(present)) == candidate.record.hash
 
 
 def add_plugin(plan: AddPlan, config_path: str | None, environ: Mapping[str, str]) -> AddPlan:
-    """Do what was planned. Returns the plan with the change that was written."""
+    """Carry out the plan. Returns it with the change that was written."""
     candidate = plan.candidate
-    if plan.place is not None and candidate.tree is not None and candidate.record is not None:
-        root, name = plan.place.parent, plan.place.name
-        with locked(plan.directory):
+    if plan.plugin_directory is not None and candidate.tree is not None and candidate.record is not None:
+        root, name = plan.plugin_directory.parent, plan.plugin_directory.name
+        with lock_configuration(plan.config_directory):
             finish_interrupted(root, name)
-            if not plan.present:
+            if not plan.is_present:
                 stage_plugin(root, name, candidate.tree, candidate.record)
                 put_in_place(root, name)
-            seal_fingerprint(plan.directory, candidate.name, candidate.fingerprint)
+            seal_fingerprint(plan.config_directory, candidate.name, candidate.fingerprint)
     if plan.change is None:
         return plan
-    written = change_setting(config_path, environ, plan.change.key, plan.value, lock=plan.sealed)
+    written = change_setting(config_path, environ, plan.change.key, plan.value, lock=plan.has_seal)
     return replace(plan, change=written)

@@ -51,7 +51,7 @@ class Candidate(Value):
     tree: SourceTree | None = None
     record: SourceRecord | None = None
     #: A directory of shared code beside the plugin, which is not added.
-    shared: str | None = None
+    shared_directory: str | None = None
 
 
 class PluginRights(Value):
@@ -126,7 +126,7 @@ def find_candidate(
         fingerprint=plugin.fingerprint,
         tree=chosen,
         record=replace(record, version=plugin.version),
-        shared=shared_code_beside(tree, plugin_name),
+        shared_directory=shared_code_beside(tree, plugin_name),
     )
 
 

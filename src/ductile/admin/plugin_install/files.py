@@ -2,7 +2,7 @@
 
 Names with a dot at the beginning are not searched for plugins: `.NAME.new` is being written, `.NAME.old` is
 kept until the new files are in force. All functions are called while the configuration's directory is locked,
-so that other files of these names were left by a command that was killed.
+so other files of these names were left by a command that was killed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def restore_previous(root: Path, name: str) -> None:
         _remove(_kept_path(root, name))
 
 
-def take_away(root: Path, name: str) -> None:
+def remove_plugin(root: Path, name: str) -> None:
     """Remove the plugin. It is renamed first, so that no part of it is found under its name."""
     try:
         _remove(_kept_path(root, name))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.admin.config import SettingChange, change_setting, open_configuration
-from ductile.admin.plugin_install.files import finish_interrupted, take_away
-from ductile.admin.plugin_install.sealing import locked, seal_fingerprint
+from ductile.admin.plugin_install.files import finish_interrupted, remove_plugin
+from ductile.admin.plugin_install.sealing import lock_configuration, seal_fingerprint
 from ductile.admin.plugin_install.update import AddedPlugin, find_added
 from ductile.config.edit.change import parse_key
 from ductile.config.load import SealMode
@@ -28,11 +28,12 @@ class RemovalPlan(Value):
     #: The change of the configuration; None if it does not name the plugin.
     change: SettingChange | None
     schedules: tuple[str, ...]
-    #: The added plugin whose files go; None if they stay, for the reason in `kept`.
+    #: The added plugin whose files go; None if they stay, for `reason_files_stay`.
     added: AddedPlugin | None
-    kept: str | None
-    directory: Path
-    sealed: bool
+    reason_files_stay: str | None
+    config_directory: Path
+    #: Whether the configuration has a seal.
+    has_seal: bool
 
 
 def plan_plugin_removal(
@@ -42,10 +43,12 @@ def plan_plugin_removal(
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entry = find_entry(opened.snapshot, name, opened.discovery)
     directory = opened.loaded.directory
-    sealed, change = read_checksums(directory) is not None, None
+    has_seal, change = read_checksums(directory) is not None, None
     if name in opened.snapshot.plugins:
         try:
-            change = change_setting(config_path, environ, f"plugins.{name}", None, dry_run=True, lock=sealed)
+            change = change_setting(
+                config_path, environ, f"plugins.{name}", None, dry_run=True, lock=has_seal
+            )
         except ConfigError as error:
             if not error.problems or type(error) is not ConfigError:
                 raise
@@ -58,20 +61,22 @@ def plan_plugin_removal(
                 hint="remove what names it first",
                 problems=tuple(places),
             ) from error
-    added, kept = _removable_files(opened, name, entry.uses)
+    added, reason_files_stay = _removable_files(opened, name, entry.uses)
     if added is not None:
         added.refuse_changes(discard=discard_changes)
     if change is None and added is None:
-        raise RefusedError(f"{name} is not configured, and {kept}", hint="see `ductile plugin list`")
+        raise RefusedError(
+            f"{name} is not configured, and {reason_files_stay}", hint="see `ductile plugin list`"
+        )
     instance = opened.snapshot.plugins.get(name)
     return RemovalPlan(
         name=name,
         change=change,
         schedules=tuple(schedule.id for schedule in instance.schedules) if instance else (),
         added=added,
-        kept=kept,
-        directory=directory,
-        sealed=sealed,
+        reason_files_stay=reason_files_stay,
+        config_directory=directory,
+        has_seal=has_seal,
     )
 
 
@@ -99,15 +104,15 @@ def remove_from_config(plan: RemovalPlan, config_path: str | None, environ: Mapp
     """Remove the entry of the plugin. The files are removed later, when the daemon no longer uses them."""
     if plan.change is None:
         return plan
-    written = change_setting(config_path, environ, plan.change.key, None, lock=plan.sealed)
+    written = change_setting(config_path, environ, plan.change.key, None, lock=plan.has_seal)
     return replace(plan, change=written)
 
 
 def remove_files(plan: RemovalPlan) -> None:
     """Remove the files and their seal. State and facts are in the store, and stay there."""
     if plan.added is not None:
-        directory = plan.added.place
-        with locked(plan.directory):
+        directory = plan.added.plugin_directory
+        with lock_configuration(plan.config_directory):
             finish_interrupted(directory.parent, directory.name)
-            take_away(directory.parent, directory.name)
-            seal_fingerprint(plan.directory, plan.added.name, None)
+            remove_plugin(directory.parent, directory.name)
+            seal_fingerprint(plan.config_directory, plan.added.name, None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_configuration(directory: Path) -> Iterator[None]:
     """Keep other commands from changing this configuration and its plugins."""
     try:
         with lock_config_directory(directory):

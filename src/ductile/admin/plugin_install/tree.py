@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from ductile.admin.backup.archive import HeaderLimiter, is_plain
+from ductile.admin.backup.archive import HeaderLimiter, is_regular_file
 from ductile.errors import NotFoundError, RefusedError, UsageError, file_error
 from ductile.plugins.discovery import SHARED_DIRECTORIES
 from ductile.protocol.manifest.model import MANIFEST_FILE
@@ -29,7 +29,7 @@ _MIB = 1024 * 1024
 MAX_FILES = 5000
 MAX_BYTES = 128 * _MIB
 #: Directories that are never part of a plugin.
-_LEFT_OUT = frozenset((".git", "__pycache__"))
+_EXCLUDED = frozenset((".git", "__pycache__"))
 #: Other methods may need gigabytes of memory to unpack a small file.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: How deep below a source its plugins may be.
@@ -42,10 +42,13 @@ class SourceFile(Value):
 
 
 class SourceTree(Value):
-    """Files by their relative path. `special` are other entries by their path, such as `a symbolic link`."""
+    """Files by their relative path.
+
+    `special_files` maps the path of any other entry to its kind, such as `a symbolic link`.
+    """
 
     files: Mapping[str, SourceFile]
-    special: Mapping[str, str]
+    special_files: Mapping[str, str]
 
     def without(self, name: str) -> SourceTree:
         return replace(self, files={path: file for path, file in self.files.items() if path != name})
@@ -59,9 +62,9 @@ class SourceTree(Value):
             files={
                 name.removeprefix(start): file for name, file in self.files.items() if name.startswith(start)
             },
-            special={
+            special_files={
                 name.removeprefix(start): kind
-                for name, kind in self.special.items()
+                for name, kind in self.special_files.items()
                 if name.startswith(start)
             },
         )
@@ -76,7 +79,7 @@ class _Collector:
     def __init__(self, source: str) -> None:
         self.source = source
         self.files: dict[str, SourceFile] = {}
-        self.special: dict[str, str] = {}
+        self.special_files: dict[str, str] = {}
         self._size = 0
         self._count = 0
 
@@ -85,9 +88,13 @@ class _Collector:
         path = PurePosixPath(member)
         if path.is_absolute() or ".." in path.parts or "\0" in member or "\\" in member:
             raise RefusedError(f"{self.source} holds {member[:100]!r}, which leads out of it")
-        return None if not _LEFT_OUT.isdisjoint(path.parts) or path == PurePosixPath() else self.text(path)
+        return (
+            None
+            if not _EXCLUDED.isdisjoint(path.parts) or path == PurePosixPath()
+            else self.path_as_text(path)
+        )
 
-    def text(self, path: PurePath) -> str:
+    def path_as_text(self, path: PurePath) -> str:
         """Return a path as text. Raises `RefusedError` if it is not UTF-8, which a record could not hold."""
         name = path.as_posix()
         try:
@@ -107,17 +114,17 @@ class _Collector:
             )
 
     def add(self, name: str, data: bytes, *, executable: bool) -> None:
-        if name in self.files or name in self.special:
+        if name in self.files or name in self.special_files:
             raise RefusedError(f"{self.source} holds {name[:100]} twice")
         self.files[name] = SourceFile(data=data, executable=executable)
 
-    def tree(self) -> SourceTree:
-        for name in (*self.files, *self.special):
+    def build_tree(self) -> SourceTree:
+        for name in (*self.files, *self.special_files):
             if any(str(parent) in self.files for parent in PurePosixPath(name).parents):
                 raise RefusedError(
                     f"{self.source} holds a file and a directory of the same name: {name[:100]}"
                 )
-        return SourceTree(files=self.files, special=self.special)
+        return SourceTree(files=self.files, special_files=self.special_files)
 
 
 def read_directory(directory: Path, *, ignore: frozenset[str] = frozenset()) -> SourceTree:
@@ -130,9 +137,9 @@ def read_directory(directory: Path, *, ignore: frozenset[str] = frozenset()) -> 
     try:
         for parent, directories, files in os.walk(directory, onerror=raise_error):
             links = [name for name in directories if (Path(parent) / name).is_symlink()]
-            directories[:] = sorted(name for name in directories if name not in (*_LEFT_OUT, *links))
+            directories[:] = sorted(name for name in directories if name not in (*_EXCLUDED, *links))
             for path in (Path(parent) / name for name in sorted((*files, *links))):
-                relative = collector.text(path.relative_to(directory))
+                relative = collector.path_as_text(path.relative_to(directory))
                 status = path.lstat()
                 if relative in ignore:
                     continue
@@ -143,10 +150,10 @@ def read_directory(directory: Path, *, ignore: frozenset[str] = frozenset()) -> 
                 else:
                     collector.count()
                     is_link = stat.S_ISLNK(status.st_mode)
-                    collector.special[relative] = "a symbolic link" if is_link else "not a file"
+                    collector.special_files[relative] = "a symbolic link" if is_link else "not a file"
     except OSError as error:
         raise file_error(f"cannot read {error.filename or directory}", error) from error
-    return collector.tree()
+    return collector.build_tree()
 
 
 def read_archive(path: Path) -> SourceTree:
@@ -180,12 +187,12 @@ def read_tar(stream: gzip.GzipFile | BinaryIO, source: str) -> SourceTree:
             name = collector.relative_name(info.name)
             if info.isdir() or name is None:
                 continue
-            content = archive.extractfile(info) if is_plain(info) else None
+            content = archive.extractfile(info) if is_regular_file(info) else None
             if content is None:
-                collector.special[name] = "a symbolic link" if info.issym() else "not a plain file"
+                collector.special_files[name] = "a symbolic link" if info.issym() else "not a plain file"
             else:
                 collector.add(name, content.read(), executable=bool(info.mode & stat.S_IXUSR))
-    return collector.tree()
+    return collector.build_tree()
 
 
 def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
@@ -199,7 +206,9 @@ def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
             if info.compress_type not in _ZIP_METHODS:
                 raise RefusedError(f"{path} is compressed in an uncommon way", hint="pack it with `zip`")
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                collector.special[name] = "a symbolic link" if stat.S_ISLNK(mode) else "not a plain file"
+                collector.special_files[name] = (
+                    "a symbolic link" if stat.S_ISLNK(mode) else "not a plain file"
+                )
                 continue
             with archive.open(info) as content:
                 # The declared size was counted; a member that unpacks to more is not read further.
@@ -209,7 +218,7 @@ def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
             # Not every program that writes archives stores the modes of files.
             is_program = data.startswith((b"#!", b"\x7fELF"))
             collector.add(name, data, executable=is_program or bool(mode & stat.S_IXUSR))
-    return collector.tree()
+    return collector.build_tree()
 
 
 def plugin_directories(tree: SourceTree) -> dict[str, str]:
@@ -246,7 +255,7 @@ def choose_plugin(tree: SourceTree, name: str | None, source: str) -> SourceTree
             f"{source} holds {len(directories)} plugins: {names}", hint="choose one with --plugin NAME"
         )
     chosen = tree.below(directories[name or next(iter(directories))])
-    for path, kind in chosen.special.items():
+    for path, kind in chosen.special_files.items():
         raise RefusedError(
             f"{path} in the plugin is {kind}; only regular files are added",
             hint="replace it by what it points to" if "link" in kind else None,

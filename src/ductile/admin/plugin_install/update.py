@@ -15,7 +15,7 @@ from ductile.admin.plugin_install.files import (
     restore_previous,
     stage_plugin,
 )
-from ductile.admin.plugin_install.sealing import locked, seal_fingerprint, seal_pending
+from ductile.admin.plugin_install.sealing import lock_configuration, seal_fingerprint, seal_pending
 from ductile.admin.plugin_install.source import GitSource, with_revision
 from ductile.admin.plugin_install.tree import SourceTree, read_directory
 from ductile.config.load import SealMode
@@ -38,18 +38,18 @@ class AddedPlugin(Value):
     """A plugin that `plugin add` has installed."""
 
     name: str
-    place: Path
+    plugin_directory: Path
     record: SourceRecord
     manifest: Manifest | None
-    directory: Path
+    config_directory: Path
     #: Files that were changed, removed or added since.
-    changed: tuple[str, ...]
+    changed_files: tuple[str, ...]
 
     def refuse_changes(self, *, discard: bool) -> None:
         """Raise `ConflictError` if its files were changed here, unless the changes may be lost."""
-        if self.changed and not discard:
+        if self.changed_files and not discard:
             raise ConflictError(
-                f"files of {self.name} were changed since it was added: {', '.join(self.changed)}",
+                f"files of {self.name} were changed since it was added: {', '.join(self.changed_files)}",
                 hint="keep a copy if you need them; --discard-changes gives them up",
             )
 
@@ -68,9 +68,9 @@ class UpdatePlan(Value):
     candidate: Candidate
     files: tuple[FileChange, ...]
     #: The changes for users of the plugin, one sentence each.
-    interface: tuple[str, ...]
+    interface_changes: tuple[str, ...]
     #: Required keys that a configured instance lacks, such as `weather: url`.
-    missing: tuple[str, ...]
+    missing_config: tuple[str, ...]
 
 
 def find_added(opened: OpenedConfiguration, name: str) -> AddedPlugin:
@@ -86,19 +86,19 @@ def find_added(opened: OpenedConfiguration, name: str) -> AddedPlugin:
             f"{entry.uses} was not added by `ductile plugin add`",
             hint=f"change the files in {entry.directory} yourself, then run `ductile apply`",
         )
-    present = file_hashes(_read(entry.directory))
+    present = file_hashes(_read_plugin_files(entry.directory))
     names = sorted({*present, *record.files})
     return AddedPlugin(
         name=entry.uses,
-        place=entry.directory,
+        plugin_directory=entry.directory,
         record=record,
         manifest=entry.manifest,
-        directory=opened.loaded.directory,
-        changed=tuple(file for file in names if present.get(file) != record.files.get(file)),
+        config_directory=opened.loaded.directory,
+        changed_files=tuple(file for file in names if present.get(file) != record.files.get(file)),
     )
 
 
-def _read(directory: Path) -> SourceTree:
+def _read_plugin_files(directory: Path) -> SourceTree:
     return read_directory(directory, ignore=frozenset((RECORD_FILE,)))
 
 
@@ -136,9 +136,9 @@ def plan_update(
     return UpdatePlan(
         plugin=plugin,
         candidate=candidate,
-        files=tuple(_compare_files(_read(plugin.place), candidate.tree)),
-        interface=tuple(_compare_manifests(plugin.manifest, candidate.manifest)),
-        missing=tuple(missing),
+        files=tuple(_compare_files(_read_plugin_files(plugin.plugin_directory), candidate.tree)),
+        interface_changes=tuple(_compare_manifests(plugin.manifest, candidate.manifest)),
+        missing_config=tuple(missing),
     )
 
 
@@ -148,11 +148,11 @@ def begin_update(plan: UpdatePlan, config_path: str | None, environ: Mapping[str
     """
     plugin, candidate = plan.plugin, plan.candidate
     assert candidate.tree is not None and candidate.record is not None  # noqa: S101, PT018 - planned so
-    root, name = plugin.place.parent, plugin.place.name
-    with locked(plugin.directory):
+    root, name = plugin.plugin_directory.parent, plugin.plugin_directory.name
+    with lock_configuration(plugin.config_directory):
         finish_interrupted(root, name)
         stage_plugin(root, name, candidate.tree, candidate.record)
-        seal_pending(plugin.directory, plugin.name, candidate.fingerprint)
+        seal_pending(plugin.config_directory, plugin.name, candidate.fingerprint)
         put_in_place(root, name)
     try:
         open_configuration(config_path, environ, seal=SealMode.IGNORE)
@@ -164,17 +164,17 @@ def begin_update(plan: UpdatePlan, config_path: str | None, environ: Mapping[str
 def undo_update(plan: UpdatePlan) -> None:
     """Put the old files back, with their seal."""
     plugin = plan.plugin
-    with locked(plugin.directory):
-        restore_previous(plugin.place.parent, plugin.place.name)
-        seal_pending(plugin.directory, plugin.name, None)
+    with lock_configuration(plugin.config_directory):
+        restore_previous(plugin.plugin_directory.parent, plugin.plugin_directory.name)
+        seal_pending(plugin.config_directory, plugin.name, None)
 
 
 def finish_update(plan: UpdatePlan) -> None:
     """Make the new files the only valid ones, and remove the old."""
     plugin = plan.plugin
-    with locked(plugin.directory):
-        seal_fingerprint(plugin.directory, plugin.name, plan.candidate.fingerprint)
-        discard_leftovers(plugin.place.parent, plugin.place.name)
+    with lock_configuration(plugin.config_directory):
+        seal_fingerprint(plugin.config_directory, plugin.name, plan.candidate.fingerprint)
+        discard_leftovers(plugin.plugin_directory.parent, plugin.plugin_directory.name)
 
 
 def _compare_files(before: SourceTree, after: SourceTree) -> Iterator[FileChange]:

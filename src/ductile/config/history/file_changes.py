@@ -83,7 +83,7 @@ class SealDifference(Value):
     #: Plugins whose files are not as sealed, by name: `added`, `removed` or `changed`.
     plugins: Mapping[str, str]
     #: Whether the seal has to be written.
-    needed: bool
+    must_seal: bool
     #: The hashes of the present seal.
     sealed: Mapping[str, str] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ def compare_with_seal(change: PlannedChange) -> SealDifference:
     return SealDifference(
         files=differences,
         plugins=plugins,
-        needed=old_seal is None or bool(names or plugins) or new_seal.strict != sealed.strict,
+        must_seal=old_seal is None or bool(names or plugins) or new_seal.strict != sealed.strict,
         sealed=hashes,
     )
 

@@ -120,7 +120,7 @@ async def _carry_out(
     difference = await asyncio.to_thread(planned.compare)
     in_force = context.snapshot()
     reloaded: ReloadEffects = reloaded_response(planned.result, dry_run=request.dry_run)
-    sealed = (difference.needed or bool(draft.contents)) and not request.dry_run
+    sealed = (difference.must_seal or bool(draft.contents)) and not request.dry_run
     replaced = await _write(context, planned, draft.command) if sealed else None
     if not request.dry_run:
         reloaded = await _reload(context, request, planned, draft.command, sealed=sealed)

@@ -145,7 +145,7 @@ def apply_here(
     if command == "rollback" and tokens is not None and not invocation.switch("restore_tokens"):
         refuse_restored_tokens(tokens)
     dry_run = invocation.switch("dry_run")
-    sealed = plan.needed and not dry_run
+    sealed = plan.must_write and not dry_run
     kept_id = plan.write(command) if sealed else None
     if not dry_run:
         config = None if reloaded is None else reloaded["config"]
@@ -157,7 +157,7 @@ def apply_here(
         "plan": plan_id,
         "files": [to_builtins(file) for file in plan.files],
         "sealed": sealed,
-        "needed": plan.needed,
+        "needed": plan.must_write,
         "daemon": bool(is_running),
         **({"kept": kept_id} if command == "rollback" else {}),
         "reload": reloaded,

@@ -55,7 +55,7 @@ def edit(invocation: Invocation) -> CommandResult:
                 invocation.environ,
                 file,
                 copy.read(),
-                original=copy.original,
+                original_hash=copy.original_hash,
                 lock=invocation.switch("lock"),
                 dry_run=applies or invocation.switch("dry_run"),
             )

@@ -361,7 +361,7 @@ def seal_result(seal: SealResult) -> CommandResult:
     entries: list[JsonValue] = [
         {
             "name": entry.name,
-            "kind": "plugin" if entry.plugin else "file",
+            "kind": "plugin" if entry.is_plugin else "file",
             "tier": entry.tier,
             "change": entry.change,
         }
@@ -371,7 +371,7 @@ def seal_result(seal: SealResult) -> CommandResult:
     def text(console: Console) -> str:
         rows = [
             (
-                f"plugin {entry.name}" if entry.plugin else entry.name,
+                f"plugin {entry.name}" if entry.is_plugin else entry.name,
                 entry.tier or "",
                 _SEAL_CHANGES.get(entry.change, entry.change),
             )

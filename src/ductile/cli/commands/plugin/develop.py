@@ -57,16 +57,16 @@ def test(invocation: Invocation) -> CommandResult:
     names = ("check", "command", "verdict", "message", "hint")
 
     def text(console: Console) -> str:
-        rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.findings]
+        rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.results]
         parts = [console.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows, wrap_last=True)]
         hints = []
-        for item in report.findings:
+        for item in report.results:
             if item.hint:
                 name = f"{item.check} {item.command}" if item.command else str(item.check)
                 hints.append(f"{console.style(_COLOURS[item.verdict], name)}: {escape_controls(item.hint)}")
         if hints:
             parts.append("\n".join(hints))
-        verdicts = [str(item.verdict) for item in report.findings]
+        verdicts = [str(item.verdict) for item in report.results]
         counted = [
             f"{fmt.count(verdicts.count(verdict), 'check')} {verdict}"
             for verdict in _COLOURS
@@ -80,7 +80,7 @@ def test(invocation: Invocation) -> CommandResult:
             "name": report.name,
             "directory": str(report.directory),
             "passed": report.passed,
-            "checks": [{name: getattr(finding, name) for name in names} for finding in report.findings],
+            "checks": [{name: getattr(finding, name) for name in names} for finding in report.results],
         },
         text,
         exit_status=int(not report.passed),

@@ -151,24 +151,25 @@ def _describe(plan: AddPlan, console: Console) -> str:
 
 def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
     lines = []
-    if plan.candidate.shared is not None:
+    if plan.candidate.shared_directory is not None:
         text = (
-            f"{plan.candidate.shared}/ beside it in the source is not added; copy it if the plugin needs it."
+            f"{plan.candidate.shared_directory}/ beside it in the source is not added; "
+            "copy it if the plugin needs it."
         )
         lines.append(console.style("yellow", escape_controls(text)))
     if plan.replaces_shipped:
         lines.append(
             console.style("yellow", f"It is used instead of the shipped plugin {plan.candidate.name}.")
         )
-    if plan.place is not None:
-        path = console.path(str(plan.place))
+    if plan.plugin_directory is not None:
+        path = console.path(str(plan.plugin_directory))
         copied = "Would copy it to" if dry_run else "Copied it to"
-        lines.append(f"{'It is already in' if plan.present else copied} {path}.")
+        lines.append(f"{'It is already in' if plan.is_present else copied} {path}.")
     if plan.change is None:
         lines.append(f"The configuration names {plan.name} already.")
     else:
         lines += ["", change_text(plan.change, console).replace("\n\nNothing was written.", "")]
-    if not plan.sealed:
+    if not plan.has_seal:
         lines.append(console.hint("The configuration has never been sealed; seal it with `ductile apply`."))
     if dry_run:
         lines += ["", "Nothing was written."]
@@ -178,12 +179,12 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
 def _next_step(plan: AddPlan, console: Console) -> str:
     """Return the commands to type next."""
     title, commands = "Next:", [f"ductile run {plan.name}"]
-    if plan.missing:
-        title = f"It cannot run before {', '.join(plan.missing)} is set. Next:"
-        setting, last = f"plugins.{plan.name}.config", plan.missing[-1]
+    if plan.missing_config:
+        title = f"It cannot run before {', '.join(plan.missing_config)} is set. Next:"
+        setting, last = f"plugins.{plan.name}.config", plan.missing_config[-1]
         commands = [
             f"ductile config set {setting}.{key} VALUE{' --apply' if key == last else ''}"
-            for key in plan.missing
+            for key in plan.missing_config
         ]
     return "\n".join([title, "", *(f"  {console.hint(command)}" for command in commands)])
 
@@ -205,9 +206,9 @@ def _addition_as_json(plan: AddPlan, *, dry_run: bool) -> JsonObject:
         "commands": {command.name: str(command.type) for command in manifest.commands.values()},
         "required_config": [*manifest.required_config],
         "optional_config": [*manifest.optional_config],
-        "missing_config": [*plan.missing],
+        "missing_config": [*plan.missing_config],
         "rights": rights,
-        "directory": None if plan.place is None else str(plan.place),
+        "directory": None if plan.plugin_directory is None else str(plan.plugin_directory),
         "files": {} if tree is None else {name: len(file.data) for name, file in tree.files.items()},
         "change": None if plan.change is None else change_as_json(plan.change),
         "written": not dry_run,
@@ -283,11 +284,13 @@ def _update_text(plan: UpdatePlan, console: Console) -> str:
             [("from", _origin(before.source, before.commit)), ("to", _origin(after.source, after.commit))],
             console,
         )
-    if plan.plugin.changed:
-        warning = f"changes made here that are lost: {', '.join(plan.plugin.changed)}"
+    if plan.plugin.changed_files:
+        warning = f"changes made here that are lost: {', '.join(plan.plugin.changed_files)}"
         lines.append(f"  {console.style('yellow', escape_controls(warning))}")
-    lines += [f"  {escape_controls(line)}" for line in plan.interface]
-    lines += [f"  {console.style('yellow', f'cannot run until it is set: {key}')}" for key in plan.missing]
+    lines += [f"  {escape_controls(line)}" for line in plan.interface_changes]
+    lines += [
+        f"  {console.style('yellow', f'cannot run until it is set: {key}')}" for key in plan.missing_config
+    ]
     rows = [
         (
             file.name,
@@ -311,7 +314,7 @@ def _update_as_json(plan: UpdatePlan, *, dry_run: bool) -> JsonObject:
     before, after = plan.plugin.record, plan.candidate.record
     return {
         "plugin": plan.plugin.name,
-        "directory": str(plan.plugin.place),
+        "directory": str(plan.plugin.plugin_directory),
         "before": {
             "source": before.source,
             "commit": before.commit,
@@ -322,9 +325,9 @@ def _update_as_json(plan: UpdatePlan, *, dry_run: bool) -> JsonObject:
         if after is None
         else {"source": after.source, "commit": after.commit, "version": after.version, "hash": after.hash},
         "files": [to_builtins(file) for file in plan.files],
-        "interface": [*plan.interface],
-        "missing_config": [*plan.missing],
-        "discarded": [*plan.plugin.changed],
+        "interface": [*plan.interface_changes],
+        "missing_config": [*plan.missing_config],
+        "discarded": [*plan.plugin.changed_files],
         "written": not dry_run,
     }
 
@@ -358,8 +361,8 @@ def remove(invocation: Invocation) -> CommandResult:
         "change": None if plan.change is None else change_as_json(plan.change),
         "ended_schedules": [*plan.schedules],
         "pending": pending,
-        "directory": None if plan.added is None else str(plan.added.place),
-        "kept": plan.kept,
+        "directory": None if plan.added is None else str(plan.added.plugin_directory),
+        "kept": plan.reason_files_stay,
         "written": not dry_run,
         "reloaded": reloaded,
     }
@@ -388,8 +391,8 @@ def _removal_text(plan: RemovalPlan, pending: Document | None, console: Console,
         lines.append(console.hint(f"To run them first: `ductile plugin disable {plan.name} --drain`"))
     if plan.added is not None:
         verb = "Would remove" if dry_run else "Removed"
-        lines.append(f"{verb} {console.path(str(plan.added.place))}.")
-    elif plan.kept is not None:
-        lines.append(escape_controls(f"{plan.kept[0].upper()}{plan.kept[1:]}."))
+        lines.append(f"{verb} {console.path(str(plan.added.plugin_directory))}.")
+    elif plan.reason_files_stay is not None:
+        lines.append(escape_controls(f"{plan.reason_files_stay[0].upper()}{plan.reason_files_stay[1:]}."))
     lines.append("Its state, facts and past jobs stay in the store.")
     return "\n".join([*lines, *(["", "Nothing was written."] if dry_run else [])])

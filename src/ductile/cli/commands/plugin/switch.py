@@ -46,10 +46,10 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
     local_reason=CONFIG_FILES,
 )
 def disable(invocation: Invocation) -> CommandResult:
-    from ductile.admin.plugins import configured_or_available
+    from ductile.admin.plugins import find_name_to_switch
 
-    name = configured_or_available(
-        invocation.config, invocation.environ, invocation.text("NAME"), configured=True
+    name = find_name_to_switch(
+        invocation.config, invocation.environ, invocation.text("NAME"), must_be_configured=True
     )
     planned = _change_enabled(invocation, name, "false", dry_run=True)
     if invocation.switch("dry_run"):
@@ -82,10 +82,10 @@ def disable(invocation: Invocation) -> CommandResult:
     local_reason=CONFIG_FILES,
 )
 def enable(invocation: Invocation) -> CommandResult:
-    from ductile.admin.plugins import configured_or_available
+    from ductile.admin.plugins import find_name_to_switch
 
-    name = configured_or_available(
-        invocation.config, invocation.environ, invocation.text("NAME"), configured=False
+    name = find_name_to_switch(
+        invocation.config, invocation.environ, invocation.text("NAME"), must_be_configured=False
     )
     planned = _change_enabled(invocation, name, "true", dry_run=True)
     if invocation.switch("dry_run"):

@@ -69,7 +69,7 @@ def backup(invocation: Invocation) -> CommandResult:
     backup_request = BackupRequest(
         target=path,
         parts=parse_parts(invocation.optional("scope")),
-        secrets=invocation.switch("secrets"),
+        include_secrets=invocation.switch("secrets"),
         now=datetime.now(UTC),
         dry_run=invocation.switch("dry_run"),
     )
@@ -127,7 +127,7 @@ def restore(invocation: Invocation) -> CommandResult:
         None if target is None else _absolute(target),
         store_files(),
         progress_line(json=invocation.json),
-        known=config_directories(invocation.config, invocation.environ),
+        known_directories=config_directories(invocation.config, invocation.environ),
         dry_run=invocation.switch("dry_run"),
     )
 
