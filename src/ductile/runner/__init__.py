@@ -1,1 +1,4 @@
-"""Run one request in one process: spawn it, feed it, watch it, end it. Knows no store and no queue."""
+"""Starts a process for each execution, writes its request, supervises it and decides its outcome.
+
+Nothing here knows the store or the queue.
+"""

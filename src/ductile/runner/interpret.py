@@ -1,4 +1,4 @@
-"""Interpret the end of a process: the outcome of its job. Pure."""
+"""Decides the outcome of a job from the exit status and the output of its process. Pure."""
 
 from __future__ import annotations
 

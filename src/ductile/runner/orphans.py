@@ -1,4 +1,4 @@
-"""Identify processes, and find and kill the processes that a dead daemon left behind.
+"""Identifies processes; finds and kills orphans, the processes that a dead daemon has left behind.
 
 A copied store has the id and the jobs of its original. So a process counts as an orphan of this store only
 if it was started by the very process that the store recorded as the job's owner, and that owner is dead. The
@@ -27,7 +27,7 @@ _EXITING_FLAG = 0x4
 def make_identity(prefix: str) -> str:
     """Return the identity of this process. `prefix` is for readers only; nothing compares it."""
     pid = os.getpid()
-    return f"{prefix}:{pid}:{_start_of_live(PROC / str(pid)) or 0}"
+    return f"{prefix}:{pid}:{_start_time_if_alive(PROC / str(pid)) or 0}"
 
 
 def has_ended(identity: str, *, proc: Path = PROC) -> bool:
@@ -35,7 +35,7 @@ def has_ended(identity: str, *, proc: Path = PROC) -> bool:
     match identity.rsplit(":", 2):
         case [_, pid, start_time] if pid.isdigit() and start_time.isdigit():
             return not any(
-                _start_of_live(proc / str(local_pid)) == int(start_time)
+                _start_time_if_alive(proc / str(local_pid)) == int(start_time)
                 and _pid_in_own_namespace(proc / str(local_pid), local_pid) == int(pid)
                 for local_pid in list_pids(proc)
             )
@@ -58,7 +58,7 @@ def _read_stat(directory: Path) -> list[bytes]:
         return []
 
 
-def _start_of_live(directory: Path) -> int | None:
+def _start_time_if_alive(directory: Path) -> int | None:
     """Return when a live process was started, in clock ticks since boot; None for a dead one."""
     fields = _read_stat(directory)
     if not fields or fields[0] in _EXITED or int(fields[6]) & _EXITING_FLAG:

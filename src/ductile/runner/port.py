@@ -1,7 +1,7 @@
-"""The port of the runner: launches with their environment, the ways a process can end, and runners.
+"""The port of the runner: launches with their environment, the ways in which a process can end, and runners.
 
-A fault of a plugin is a value here and no exception. `ductile.runner.interpret` decides the outcome of the
-job from it.
+A fault of a plugin is a value here and no exception. From this value, `ductile.runner.interpret` decides the
+outcome of the job.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ LIVE_STREAMS = frozenset({OutputStream.STDERR})
 
 @hide_in_repr("environment", "arguments")
 class Launch(Value):
-    """A request for one process."""
+    """A process to start: its program, its environment and limits, and the request that it reads."""
 
     #: Absolute path of the executable.
     entrypoint: str
+    #: The bytes for its stdin.
     request: bytes
     #: The whole environment of the process. It may contain secrets.
     environment: Mapping[str, str]
@@ -130,7 +131,7 @@ def job_variables(
 
 
 class GracePeriods(Value):
-    """How long the runner waits before it kills, in seconds."""
+    """The seconds that the runner waits before it kills a process."""
 
     #: From SIGTERM to SIGKILL.
     after_terminate: float = 5.0
@@ -139,7 +140,7 @@ class GracePeriods(Value):
 
 
 class ExitStatus(Value):
-    """How a process ended: exactly one of the fields is set, unless the status is unknown."""
+    """The way in which a process ended. One field is set; none, if the status is unknown."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -209,7 +210,7 @@ ProcessResult: TypeAlias = (
 
 
 class StartedBy(StrEnum):
-    """How a process was started."""
+    """The way in which a process was started."""
 
     SPAWN = "spawn"
     WARM = "warm"

@@ -66,10 +66,10 @@ async def run_of(runner: WarmRunner, launch: Launch, kind: StartedBy = StartedBy
     return await result_of(process)
 
 
-async def why_unusable(launch: Launch) -> str:
+async def unusable_reason(launch: Launch) -> str:
     plan = plan_warm_start(launch)
     assert isinstance(plan, WarmPlan)
-    server = await start_server(plan.key, within=30, on_change=lambda _: None)
+    server = await start_server(plan.key, timeout_seconds=30, on_change=lambda _: None)
     assert isinstance(server, UnusableInterpreter)
     return server.reason
 
@@ -243,7 +243,7 @@ async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tm
     )
     launch = a_preloading_launch(tmp_path, library=threads)
     assert await run_of(runner, launch, StartedBy.SPAWN) == [False, 1]
-    assert "started a thread" in await why_unusable(launch)
+    assert "started a thread" in await unusable_reason(launch)
 
 
 async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, t
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{saying('shimmed')}")
     launch = a_launch(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
     assert await run_of(runner, launch, StartedBy.SPAWN) == "shimmed"
-    assert "wrapper" in await why_unusable(launch)
+    assert "wrapper" in await unusable_reason(launch)
 
 
 async def test_a_program_only_named_python_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:

@@ -74,9 +74,9 @@ def supervised(
     return SupervisedProcess(
         handle=handle,
         started_at=asyncio.get_running_loop().time(),
-        pipes=pipes.ours,
+        pipes=pipes.daemon_ends,
         launch=launch,
-        unsent=write_request(pipes.ours[0], launch.request),
+        unsent=write_request(pipes.daemon_ends[0], launch.request),
         grace=grace,
         started_by=StartedBy.SPAWN,
         active=set() if active is None else active,
@@ -95,8 +95,8 @@ async def test_an_exit_before_the_deadline_counts_although_it_is_noticed_later()
     handle.exited = True
     process = supervised(handle, pipes, GracePeriods())
     await deadline_passes()
-    os.write(pipes.theirs[1], b"answer")
-    pipes.close_theirs()
+    os.write(pipes.plugin_ends[1], b"answer")
+    pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))
     ending = await process.wait()
     assert isinstance(ending, Exited)
@@ -110,7 +110,7 @@ async def test_a_process_that_runs_at_the_deadline_is_timed_out() -> None:
     process = supervised(handle, pipes, GracePeriods())
     await deadline_passes()
     assert handle.signals == [signal.SIGTERM]
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))
     assert isinstance(await process.wait(), DeadlinePassed)
     assert handle.signals == [signal.SIGTERM, signal.SIGKILL]
@@ -121,7 +121,7 @@ async def test_a_lost_exit_event_is_found_by_polling() -> None:
     handle, pipes = FakeHandle(), open_pipes()
     handle.exited = True
     process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
     assert isinstance(await process.wait(), ForkServerLost)
     handle.exit(ExitStatus(exit_code=0))
     assert isinstance(await process.wait(), ForkServerLost)
@@ -133,7 +133,7 @@ async def test_a_passed_deadline_counts_although_the_status_is_lost() -> None:
     process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
     await asyncio.wait_for(handle.killed.wait(), 60)
     handle.exited = True
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
     ending = await process.wait()
     assert isinstance(ending, DeadlinePassed)
 
@@ -143,9 +143,9 @@ async def test_pipes_are_read_when_the_leader_has_exited(monkeypatch: pytest.Mon
     monkeypatch.setattr(supervisor, "QUICK_EXIT_SECONDS", 3600)
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
-    os.write(pipes.theirs[1], b"answer")
-    os.write(pipes.theirs[2], b"words")
-    pipes.close_theirs()
+    os.write(pipes.plugin_ends[1], b"answer")
+    os.write(pipes.plugin_ends[2], b"words")
+    pipes.close_plugin_ends()
     await deadline_passes()
     handle.exit(ExitStatus(exit_code=0))
     ending = await process.wait()
@@ -160,8 +160,8 @@ async def test_the_pipes_of_a_longer_process_are_read(monkeypatch: pytest.Monkey
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
     printed = b"x" * 1_000_000
-    await asyncio.to_thread(write_all, pipes.theirs[1], printed)
-    pipes.close_theirs()
+    await asyncio.to_thread(write_all, pipes.plugin_ends[1], printed)
+    pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))
     assert (await process.wait()).output.stdout == printed  # type: ignore[union-attr]  # it exited
 
@@ -178,7 +178,7 @@ async def test_a_caller_of_wait_may_be_cancelled() -> None:
     gone, stays = (asyncio.create_task(process.wait()) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))
     assert isinstance(await stays, Exited)
     assert isinstance(await process.wait(), Exited)
@@ -194,7 +194,7 @@ async def test_the_exit_is_noticed_while_others_hold_the_pipes() -> None:
     ending = await process.wait()
     assert isinstance(ending, Exited)
     assert ending.output.leftovers
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
 
 
 async def test_the_exit_of_a_stopped_process_is_noticed() -> None:
@@ -205,7 +205,7 @@ async def test_the_exit_of_a_stopped_process_is_noticed() -> None:
     assert handle.on_exit is not None
     handle.exit(ExitStatus(signal=signal.SIGTERM))
     assert isinstance(await process.wait(), StoppedOnRequest)
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
 
 
 async def test_a_stop_within_the_first_moment_is_still_followed_by_a_kill(
@@ -218,7 +218,7 @@ async def test_a_stop_within_the_first_moment_is_still_followed_by_a_kill(
     process.stop()
     await asyncio.wait_for(handle.killed.wait(), 60)
     handle.exit(ExitStatus(signal=signal.SIGKILL))
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
     assert isinstance(await process.wait(), StoppedOnRequest)
     assert handle.signals[:2] == [signal.SIGTERM, signal.SIGKILL]
 
@@ -233,8 +233,8 @@ class ExitedHandle(FakeHandle):
 
 async def test_a_process_that_has_exited_before_it_is_supervised_finishes_at_once() -> None:
     pipes, active = open_pipes(), set[SupervisedProcess]()
-    os.write(pipes.theirs[1], b"answer")
-    pipes.close_theirs()
+    os.write(pipes.plugin_ends[1], b"answer")
+    pipes.close_plugin_ends()
     handle = ExitedHandle()
     process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(seconds=9), active=active)
     assert not active
@@ -248,7 +248,7 @@ async def test_a_process_is_active_until_it_has_finished() -> None:
     handle, pipes, active = FakeHandle(), open_pipes(), set[SupervisedProcess]()
     process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(seconds=9), active=active)
     assert active == {process}
-    pipes.close_theirs()
+    pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))
     await process.wait()
     assert not active

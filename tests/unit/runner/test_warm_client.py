@@ -43,20 +43,20 @@ async def exit_status(handle: ForkedHandle) -> ExitStatus | None:
 async def test_lost_before_it_is_watched(process: subprocess.Popen[bytes]) -> None:
     """The server is gone between the fork and the watching."""
     handle = ForkedHandle(process.pid, NO_SERVER)
-    handle.lost()
+    handle.mark_lost()
     assert await exit_status(handle) is None
     assert process.wait(60) == -9, "its group is killed"
 
 
 async def test_lost_while_it_is_watched(process: subprocess.Popen[bytes]) -> None:
     handle = ForkedHandle(process.pid, NO_SERVER)
-    asyncio.get_running_loop().call_soon(handle.lost)
+    asyncio.get_running_loop().call_soon(handle.mark_lost)
     assert await exit_status(handle) is None
 
 
 async def test_ended_before_it_is_watched(process: subprocess.Popen[bytes]) -> None:
     """A quick plugin exits before it is supervised."""
     handle = ForkedHandle(process.pid, NO_SERVER)
-    handle.exited(ExitStatus(exit_code=3))
-    handle.lost()
+    handle.mark_exited(ExitStatus(exit_code=3))
+    handle.mark_lost()
     assert await exit_status(handle) == ExitStatus(exit_code=3)

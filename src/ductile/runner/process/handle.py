@@ -90,7 +90,7 @@ class PidfdHandle:
         ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | flags)
         if ended is None:
             return None
-        return read_status(exited=ended.si_code == os.CLD_EXITED, number=ended.si_status)
+        return make_exit_status(exited=ended.si_code == os.CLD_EXITED, number=ended.si_status)
 
 
 class ThreadHandle:
@@ -108,7 +108,7 @@ class ThreadHandle:
     def watch(self, on_exit: OnExit) -> None:
         def wait() -> None:
             code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            self._status = read_status(exited=code >= 0, number=abs(code))
+            self._status = make_exit_status(exited=code >= 0, number=abs(code))
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(on_exit)
 
@@ -144,7 +144,7 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         return
 
 
-def read_status(*, exited: bool, number: int) -> ExitStatus:
+def make_exit_status(*, exited: bool, number: int) -> ExitStatus:
     """Return the status of a process that exited with `number`, or that the signal `number` killed."""
     return ExitStatus(exit_code=number) if exited else ExitStatus(signal=number)
 

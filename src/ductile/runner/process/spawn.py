@@ -61,8 +61,8 @@ TRANSIENT_ERRNOS = frozenset(
 #: A resource of the daemon or the machine is exhausted.
 _RESOURCE_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _LONGEST_SHEBANG = 256
-#: A process that was spawned and got its request. Calling it, on the loop, begins supervision.
-_Spawned: TypeAlias = partial[SupervisedProcess]
+#: A call, made on the loop, that begins the supervision of a process that was spawned and got its request.
+_BeginSupervision: TypeAlias = partial[SupervisedProcess]
 
 
 class SpawnRunner:
@@ -94,7 +94,7 @@ class SpawnRunner:
         except RuntimeError:
             # No thread can be started. The pool keeps the call, and a later thread finds it cancelled.
             waiter.cancel()
-            return could_not_start(OSError(errno.EAGAIN, "no thread can be started"), launch)
+            return failed_start(OSError(errno.EAGAIN, "no thread can be started"), launch)
         self._in_flight.add(waiter)
         try:
             return await waiter
@@ -111,7 +111,7 @@ class SpawnRunner:
         loop: asyncio.AbstractEventLoop,
         waiter: asyncio.Future[SupervisedProcess | CouldNotStart],
     ) -> None:
-        spawned: _Spawned | CouldNotStart | Exception | None = None
+        spawned: _BeginSupervision | CouldNotStart | Exception | None = None
         try:
             if not waiter.cancelled():
                 spawned = self._spawn(launch, loop)
@@ -119,17 +119,17 @@ class SpawnRunner:
             spawned = error
         loop.call_soon_threadsafe(self._hand_over, spawned, waiter)
 
-    def _spawn(self, launch: Launch, loop: asyncio.AbstractEventLoop) -> _Spawned | CouldNotStart:
+    def _spawn(self, launch: Launch, loop: asyncio.AbstractEventLoop) -> _BeginSupervision | CouldNotStart:
         """Spawn a process and write its request, in a thread of the pool."""
         try:
             pipes = open_pipes()
         except OSError as error:
-            return could_not_start(error, launch)
+            return failed_start(error, launch)
         # Read before the process exists, because a short process may end before this thread continues.
         started_at = time.monotonic()  # the clock of the loop
         try:
             if launch.limits == NO_LIMITS:
-                pid = _execute([launch.entrypoint, *launch.arguments], launch, pipes.theirs)
+                pid = _execute([launch.entrypoint, *launch.arguments], launch, pipes.plugin_ends)
             else:
                 pid = _execute_limited(launch, pipes)
             try:
@@ -141,14 +141,14 @@ class SpawnRunner:
                 raise
         except (OSError, ValueError) as error:
             pipes.close()
-            return could_not_start(error, launch)
-        pipes.close_theirs()
-        unsent = write_request(pipes.ours[0], launch.request)
+            return failed_start(error, launch)
+        pipes.close_plugin_ends()
+        unsent = write_request(pipes.daemon_ends[0], launch.request)
         return partial(
             SupervisedProcess,
             handle=handle,
             started_at=started_at,
-            pipes=pipes.ours,
+            pipes=pipes.daemon_ends,
             launch=launch,
             unsent=unsent,
             grace=self._grace,
@@ -158,7 +158,7 @@ class SpawnRunner:
 
     def _hand_over(
         self,
-        spawned: _Spawned | CouldNotStart | Exception | None,
+        spawned: _BeginSupervision | CouldNotStart | Exception | None,
         waiter: asyncio.Future[SupervisedProcess | CouldNotStart],
     ) -> None:
         """Begin supervision, on the loop. A process whose caller was cancelled is killed."""
@@ -200,9 +200,9 @@ def _discard(started: SupervisedProcess | CouldNotStart | Exception | None) -> N
 def _execute_limited(launch: Launch, pipes: PipeEnds) -> int:
     """Start the program by way of `rlimit_exec`, and wait until it is executed or the reason is reported."""
     error_read, error_write = os.pipe()
-    descriptors = (*pipes.theirs, error_write)
+    descriptors = (*pipes.plugin_ends, error_write)
     try:
-        error_fd = str(len(pipes.theirs) if can_spawn(descriptors) else error_write)
+        error_fd = str(len(pipes.plugin_ends) if can_spawn(descriptors) else error_write)
         limits = ",".join(f"{name}:{soft}:{hard}" for name, soft, hard in limits_to_set(launch.limits))
         command = [sys.executable, "-I", "-S", rlimit_exec.__file__, error_fd, limits, launch.entrypoint]
         command += launch.arguments
@@ -261,7 +261,7 @@ class ExecRefusedByLimitsError(OSError):
     """The kernel refused to execute a program after the plugin's own limits were set."""
 
 
-def could_not_start(error: OSError | ValueError, launch: Launch) -> CouldNotStart:
+def failed_start(error: OSError | ValueError, launch: Launch) -> CouldNotStart:
     """Return the result of a launch whose process could not be started because of this error."""
     if not isinstance(error, OSError):
         # A NUL byte, or `=` in a name. The value is not quoted, since it may be secret.

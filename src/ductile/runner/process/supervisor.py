@@ -52,17 +52,17 @@ QUICK_EXIT_SECONDS = 0.02
 class PipeEnds(Value):
     """The daemon's and the plugin's ends of stdin, stdout and stderr.
 
-    Ours do not block. None is inherited unless it is passed on.
+    Those of the daemon do not block. A process inherits an end only if it is passed on explicitly.
     """
 
-    ours: tuple[int, int, int]
-    theirs: tuple[int, int, int]
+    daemon_ends: tuple[int, int, int]
+    plugin_ends: tuple[int, int, int]
 
-    def close_theirs(self) -> None:
-        _close(self.theirs)
+    def close_plugin_ends(self) -> None:
+        _close(self.plugin_ends)
 
     def close(self) -> None:
-        _close((*self.ours, *self.theirs))
+        _close((*self.daemon_ends, *self.plugin_ends))
 
 
 def open_pipes() -> PipeEnds:
@@ -75,10 +75,10 @@ def open_pipes() -> PipeEnds:
         _close(opened)
         raise
     stdin, into_stdin, from_stdout, stdout, from_stderr, stderr = opened
-    ours = (into_stdin, from_stdout, from_stderr)
-    for descriptor in ours:
+    daemon_ends = (into_stdin, from_stdout, from_stderr)
+    for descriptor in daemon_ends:
         os.set_blocking(descriptor, False)
-    return PipeEnds(ours=ours, theirs=(stdin, stdout, stderr))
+    return PipeEnds(daemon_ends=daemon_ends, plugin_ends=(stdin, stdout, stderr))
 
 
 def _close(descriptors: Iterable[int]) -> None:
@@ -224,14 +224,14 @@ class BoundedReader:
 
 
 class _TerminationCause(Enum):
-    """Why the runner ended the process. The first cause counts."""
+    """The reason why the runner ended the process. The first one counts."""
 
     DEADLINE = auto()
     OUTPUT = auto()
     STOP = auto()
 
 
-def _publisher(launch: Launch, stream: OutputStream) -> Callable[[bytes], None] | None:
+def _output_callback(launch: Launch, stream: OutputStream) -> Callable[[bytes], None] | None:
     """Return the callback for the output of a stream; None if it is not read while the process runs."""
     if launch.on_output is None or stream not in launch.live_streams:
         return None
@@ -255,8 +255,8 @@ class SupervisedProcess:
     ) -> None:
         """Watch the process. It is a member of `active` until it has finished.
 
-        `pipes` are our ends of stdin, stdout and stderr. `unsent` is the part of the request that did not fit
-        into stdin; if it is empty, stdin is closed already.
+        `pipes` are the daemon's ends of stdin, stdout and stderr. `unsent` is the part of the request that
+        did not fit into stdin; if it is empty, stdin is closed already.
         """
         loop = asyncio.get_running_loop()
         stdin, stdout, stderr = pipes
@@ -282,17 +282,17 @@ class SupervisedProcess:
             stdout,
             cap=MAX_STDOUT,
             loop=loop,
-            on_end=self._maybe_finish,
+            on_end=self._finish_if_ended,
             # The attempt has failed already; otherwise the process would run until its deadline.
             on_truncated=lambda: self._terminate(_TerminationCause.OUTPUT),
-            on_data=_publisher(launch, OutputStream.STDOUT),
+            on_data=_output_callback(launch, OutputStream.STDOUT),
         )
         self._stderr = BoundedReader(
             stderr,
             cap=MAX_STDERR,
             loop=loop,
-            on_end=self._maybe_finish,
-            on_data=_publisher(launch, OutputStream.STDERR),
+            on_end=self._finish_if_ended,
+            on_data=_output_callback(launch, OutputStream.STDERR),
         )
         self._timer: asyncio.TimerHandle | None = None
         active.add(self)
@@ -373,14 +373,14 @@ class SupervisedProcess:
         self._writer.close()
         self._stdout.read_available()
         self._stderr.read_available()
-        self._members = GroupMembers(self.pid, self._loop, self._maybe_finish)
+        self._members = GroupMembers(self.pid, self._loop, self._finish_if_ended)
         if self._pipes_ended and not self._members.any_alive():
             self._clear_group()
         else:
             self._watch_pipes()
             self._set_timer(self._grace.for_group_members, self._clear_group)
 
-    def _maybe_finish(self) -> None:
+    def _finish_if_ended(self) -> None:
         """Finish before the grace period is over if all pipes and all members of the group have ended."""
         if self._leader_exited and self._pipes_ended and not self._any_member_alive and self._result is None:
             self._clear_group()

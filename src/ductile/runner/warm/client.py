@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ductile.runner.port import ExitStatus, Launch
-from ductile.runner.process.handle import OnExit, ProcessHandle, open_handle, read_status, signal_group
+from ductile.runner.process.handle import OnExit, ProcessHandle, make_exit_status, open_handle, signal_group
 from ductile.runner.process.spawn import TRANSIENT_ERRNOS, limits_to_set
 from ductile.struct import Value
 
@@ -84,13 +84,13 @@ class ForkedHandle:
         self._client.reap(self.pid)
         return self._status
 
-    def exited(self, status: ExitStatus) -> None:
+    def mark_exited(self, status: ExitStatus) -> None:
         """Store the status that the server has reported, and call `on_exit`."""
         self._status = status
         if self._on_exit is not None:
             self._on_exit()
 
-    def lost(self) -> None:
+    def mark_lost(self) -> None:
         """Kill the process of a server that is gone. Called at once, before the kernel can reuse the pid."""
         self.signal_group(signal.Signals.SIGKILL)
         self._lost = True
@@ -184,11 +184,11 @@ class ForkServerClient:
         self._usable = False
         self._handle.signal_group(signal.Signals.SIGKILL)
 
-    async def close(self, within: float) -> None:
+    async def close(self, timeout_seconds: float) -> None:
         """End the server and everything it has forked, and wait until it is gone."""
         self._usable = False
         self._disconnect()
-        _, waiting = await asyncio.wait((self._ended,), timeout=within)
+        _, waiting = await asyncio.wait((self._ended,), timeout=timeout_seconds)
         if waiting:
             self.kill()
             await asyncio.wait(waiting)
@@ -240,7 +240,7 @@ class ForkServerClient:
                     # The supervisor gave it up while the server did not respond.
                     self._send({"do": "reap", "pid": message["pid"]})
                 else:
-                    handle.exited(read_status(exited=message["exited"], number=message["number"]))
+                    handle.mark_exited(make_exit_status(exited=message["exited"], number=message["number"]))
             case "stale":
                 self.retire()
 
@@ -257,7 +257,7 @@ class ForkServerClient:
             started.set_exception(ServerLostError("the fork server was lost while it started the process"))
         self._starting.clear()
         for handle in tuple(self._running.values()):
-            handle.lost()
+            handle.mark_lost()
         self._on_change(self)
 
     def _on_server_exit(self) -> None:
@@ -283,25 +283,25 @@ def _memory_file(content: bytes) -> Iterator[int]:
 
 
 async def start_server(
-    key: ServerKey, *, within: float, on_change: Callable[[ForkServerClient], None]
+    key: ServerKey, *, timeout_seconds: float, on_change: Callable[[ForkServerClient], None]
 ) -> ForkServerClient | UnusableInterpreter:
     """Start a server and wait until it is ready. A failure does not raise: it is an `UnusableInterpreter`."""
     try:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        daemon_socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
         return _not_started(key, error)
-    ours.setblocking(False)
+    daemon_socket.setblocking(False)
     try:
-        popen = await asyncio.to_thread(_start_program, key, theirs)
+        popen = await asyncio.to_thread(_start_program, key, server_socket)
     except OSError as error:
-        ours.close()
+        daemon_socket.close()
         return _not_started(key, error)
     except RuntimeError:  # no thread can be started
-        ours.close()
+        daemon_socket.close()
         return _not_started(key, OSError(errno.EAGAIN, "no thread can be started"))
     finally:
-        theirs.close()
-    unusable = await _wait_until_ready(ours, key, within)
+        server_socket.close()
+    unusable = await _wait_until_ready(daemon_socket, key, timeout_seconds)
     if unusable is None:
         try:
             handle = open_handle(popen.pid, asyncio.get_running_loop())
@@ -309,8 +309,8 @@ async def start_server(
             unusable = _not_started(key, error)
         else:
             popen.returncode = 0  # the handle waits for the process; Popen must not
-            return ForkServerClient(control=ours, handle=handle, on_change=on_change)
-    ours.close()
+            return ForkServerClient(control=daemon_socket, handle=handle, on_change=on_change)
+    daemon_socket.close()
     os.killpg(popen.pid, signal.Signals.SIGKILL)
     await asyncio.to_thread(popen.wait)
     return unusable
@@ -341,14 +341,14 @@ def _start_program(key: ServerKey, control: socket.socket) -> subprocess.Popen[b
 
 
 async def _wait_until_ready(
-    control: socket.socket, key: ServerKey, within: float
+    control: socket.socket, key: ServerKey, timeout_seconds: float
 ) -> UnusableInterpreter | None:
     """Wait for the first message of the server. Returns None if it is ready."""
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(timeout_seconds):
             data = await asyncio.get_running_loop().sock_recv(control, _MAX_MESSAGE)
     except TimeoutError:
-        return UnusableInterpreter(reason=f"{key.interpreter} was not ready within {within:g} s")
+        return UnusableInterpreter(reason=f"{key.interpreter} was not ready within {timeout_seconds:g} s")
     except OSError:
         data = b""
     if not data:

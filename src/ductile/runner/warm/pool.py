@@ -1,4 +1,4 @@
-"""The runner that forks Python plugins from prepared interpreters where it can, and spawns everything else.
+"""The warm runner: forks Python plugins from prepared interpreters where it can, and spawns everything else.
 
 A launch may be forked if the first line of its entrypoint and its environment allow it; in any doubt it is
 spawned. There is one server for each interpreter and set of modules. It is started with the first launch that
@@ -70,7 +70,7 @@ class WarmPlan(Value):
 
 
 class ColdStart(Value):
-    """Why a launch is spawned."""
+    """A launch that is spawned, with the reason."""
 
     reason: str
 
@@ -94,8 +94,10 @@ def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
     interpreter = find_interpreter(first_line, launch.environment.get("PATH"))
     if isinstance(interpreter, ColdStart):
         return interpreter
-    if changing := sorted(name for name in launch.environment if name.startswith(_STARTUP_VARIABLES)):
-        return ColdStart(reason=f"{changing[0]} is set, which changes how an interpreter starts")
+    if startup_variables := sorted(
+        name for name in launch.environment if name.startswith(_STARTUP_VARIABLES)
+    ):
+        return ColdStart(reason=f"{startup_variables[0]} is set, which changes how an interpreter starts")
     if any("\0" in word for pair in launch.environment.items() for word in pair):
         return ColdStart(reason="its environment is not possible")
     if not os.access(f"{launch.directory}/", os.X_OK):  # the slash: it has to be a directory
@@ -158,7 +160,7 @@ def _is_executable_file(path: str) -> bool:
 
 
 class WarmTimeouts(Value):
-    """How long the runner waits for fork servers, in seconds."""
+    """The seconds that the runner waits for fork servers."""
 
     #: After this, a server that is not ready counts as unusable, and one that has not forked as lost.
     start: float = 10.0
@@ -223,7 +225,7 @@ class WarmRunner:
         return await asyncio.shield(start)
 
     async def _start_server(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
-        server = await start_server(key, within=self._timeouts.start, on_change=self._server_changed)
+        server = await start_server(key, timeout_seconds=self._timeouts.start, on_change=self._server_changed)
         if isinstance(server, ForkServerClient):
             self._servers.add(server)
             self._server_changed(server)
@@ -241,7 +243,7 @@ class WarmRunner:
         except OSError:
             return None
         try:
-            forking = server.fork(launch, plan.argv0, pipes.theirs)
+            forking = server.fork(launch, plan.argv0, pipes.plugin_ends)
         except NotSentError:
             pipes.close()
             return None
@@ -264,13 +266,13 @@ class WarmRunner:
         return self._supervise(handle, launch, pipes)
 
     def _supervise(self, handle: ForkedHandle, launch: Launch, pipes: PipeEnds) -> SupervisedProcess:
-        pipes.close_theirs()
+        pipes.close_plugin_ends()
         return SupervisedProcess(
             handle=handle,
             started_at=asyncio.get_running_loop().time(),
-            pipes=pipes.ours,
+            pipes=pipes.daemon_ends,
             launch=launch,
-            unsent=write_request(pipes.ours[0], launch.request),
+            unsent=write_request(pipes.daemon_ends[0], launch.request),
             grace=self._grace,
             started_by=StartedBy.WARM,
             active=self._active,

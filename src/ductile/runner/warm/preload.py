@@ -81,7 +81,7 @@ def names_in(directory: str) -> frozenset[str]:
         return frozenset()
 
 
-def why_unusable() -> str | None:
+def unusable_reason() -> str | None:
     """Return why this interpreter must not be forked; None if it may be."""
     if sys.implementation.name != "cpython":
         return "it is not CPython"

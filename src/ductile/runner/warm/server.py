@@ -1,8 +1,8 @@
 """The fork server: a program of its own, run by the interpreter that a plugin's first line names.
 
 It imports the modules that plugins declare, then forks one process for each request. It needs the standard
-library of CPython 3.8 or newer and its neighbours in this directory, never runs code of a plugin itself,
-and ends, with everything it has forked, when the daemon closes the socket.
+library of CPython 3.8 or newer and the modules beside it, never runs code of a plugin itself, and ends, with
+everything it has forked, when the daemon closes the socket.
 
 A forked process returns from `serve` and runs the plugin from the bottom of this file, as the interpreter
 would have run it (see `bootstrap`). In any doubt it executes a new interpreter instead: when the plugin's
@@ -107,7 +107,7 @@ class ForkServer:
 
     # In the server
 
-    def prepare(self, modules: Sequence[str]) -> bool:
+    def import_modules(self, modules: Sequence[str]) -> bool:
         """Import the modules and report to the daemon. Returns whether this interpreter can be forked."""
         missing = {}
         changes = preload.ImportChangeDetector()
@@ -123,7 +123,7 @@ class ForkServer:
         self.preloaded = frozenset(sys.modules)
         self.shadowable = frozenset(name.partition(".")[0] for name in self.preloaded) - ALWAYS_LOADED
         self.watched = {path: changes.file_signature(path) for path in preload.files_to_watch(__file__)}
-        unusable = preload.why_unusable()
+        unusable = preload.unusable_reason()
         if unusable is not None:
             self.send({"event": "unusable", "reason": unusable})
             return False
@@ -232,7 +232,7 @@ class ForkServer:
 
     # In the forked process
 
-    def enter(self, request: ForkRequest) -> None:
+    def prepare_process(self, request: ForkRequest) -> None:
         """Bring this process into the state of a new interpreter before the plugin's first line."""
         os.setsid()
         if self.libc is not None:
@@ -310,9 +310,9 @@ if __name__ == "__main__":
     server = ForkServer(socket.socket(fileno=int(sys.argv[1])))
     server.control.setblocking(True)
     os.set_inheritable(server.control.fileno(), False)
-    request = server.serve() if server.prepare(sys.argv[2:]) else None
+    request = server.serve() if server.import_modules(sys.argv[2:]) else None
     if request is not None:
-        server.enter(request)
+        server.prepare_process(request)
         code = server.load(request)
         server.to_server.close()
         main = bootstrap.make_main(MAIN_NAMES, request.path)
