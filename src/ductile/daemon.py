@@ -134,7 +134,7 @@ def _apply_log_settings(log: LogWriter, snapshot: Snapshot) -> None:
     style = LogFormat.TERMINAL if sys.stdout.isatty() else LogFormat.JSON
     if isinstance(section, dict) and section.get("log_format") is not None:
         style = LogFormat.TEXT if str(snapshot.service.log_format) == "text" else LogFormat.JSON
-    log.configure(level=str(snapshot.service.log_level), style=style)
+    log.configure(level=str(snapshot.service.log_level), log_format=style)
 
 
 async def _serve_with(

@@ -129,7 +129,7 @@ class Listeners:
 
         if self._metrics is None:
             self._metrics = Metrics(time.monotonic)
-            self._metrics.follow(self._signals)
+            self._metrics.subscribe_to(self._signals)
         signals, clock = self._signals, time.perf_counter
         mounts: dict[bytes, Callable[[Authenticator], ASGI3Application]] = {
             dashboard.SEGMENT: partial(dashboard.DashboardApplication, context, signals=signals, clock=clock),

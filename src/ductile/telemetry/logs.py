@@ -29,7 +29,7 @@ _NAMES = {signal: (signal.partition(".")[0], signal.value) for signal in Signal}
 
 
 #: The usual values of fields. A line for a terminal leaves out fields with these values.
-_USUAL = {"reason": "completed", "attempt": 1, "execution": 1}
+_USUAL_VALUES = {"reason": "completed", "attempt": 1, "execution": 1}
 #: Digits of a job's id on a terminal, as in the tables of the command line.
 _SHORT_ID = 8
 _HASH_LENGTH = len("blake3:") + 12
@@ -57,7 +57,7 @@ class LogWriter:
         clock: Callable[[], datetime],
         *,
         level: str = "info",
-        style: LogFormat = LogFormat.JSON,
+        log_format: LogFormat = LogFormat.JSON,
         zone: tzinfo | None = None,
         colour: bool = False,
     ) -> None:
@@ -67,17 +67,17 @@ class LogWriter:
         self._waiting: queue.SimpleQueue[tuple[SignalEvent, datetime] | None] = queue.SimpleQueue()
         self._dropped = 0
         self._zone, self._colour = zone, colour
-        self.configure(level=level, style=style)
+        self.configure(level=level, log_format=log_format)
         self._thread = threading.Thread(target=self._write, name="ductile-log", daemon=True)
         self._thread.start()
 
-    def configure(self, *, level: str, style: LogFormat) -> None:
+    def configure(self, *, level: str, log_format: LogFormat) -> None:
         self._level = SignalLevel[level.upper()]
         self._format = {
             LogFormat.JSON: _as_json,
             LogFormat.TEXT: _as_text,
             LogFormat.TERMINAL: self._for_terminal,
-        }[style]
+        }[log_format]
 
     def __call__(self, event: SignalEvent) -> None:
         if event.level < self._level:
@@ -135,7 +135,7 @@ class LogWriter:
         data = {
             name: value
             for name, value in event.data.items()
-            if value is not None and (name not in _USUAL or value != _USUAL[name])
+            if value is not None and (name not in _USUAL_VALUES or value != _USUAL_VALUES[name])
         }
         command, error = data.pop("command", None), data.pop("error", None)
         subject = [str(name) for name in (event.plugin, command) if name]

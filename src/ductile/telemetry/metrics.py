@@ -24,7 +24,7 @@ from ductile.core.token_limits import LimitState
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-#: Jobs whose steps are being timed. With more, the oldest is forgotten: its times are missing, not wrong.
+#: Jobs whose phases are being timed. With more, the oldest is forgotten: its times are missing, not wrong.
 MAX_TIMED_JOBS = 20_000
 #: Upper bounds of histogram buckets, in seconds.
 _QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -50,8 +50,8 @@ class Metrics:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` returns monotonic seconds."""
         self._clock = clock
-        #: When the current step of each running job began, oldest first.
-        self._step_began: OrderedDict[str, float] = OrderedDict()
+        #: When the current phase (spawn or run) of each running job began, oldest first.
+        self._phase_began: OrderedDict[str, float] = OrderedDict()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         # In the order of `docs/reference/metrics.md`; a test compares that page with the metrics.
@@ -136,10 +136,10 @@ class Metrics:
         self._requests_of = cache(self._requests.labels)
         self._latency_of = cache(self._latency.labels)
 
-    def follow(self, signals: SignalBus) -> None:
+    def subscribe_to(self, signals: SignalBus) -> None:
         signals.subscribe(self._on_request, (Signal.API_REQUEST,))
         signals.subscribe(self._on_claimed, (Signal.JOB_CLAIMED,))
-        signals.subscribe(self._on_step, (Signal.JOB_STARTED, Signal.JOB_EXITED))
+        signals.subscribe(self._on_phase_end, (Signal.JOB_STARTED, Signal.JOB_EXITED))
         signals.subscribe(self._on_outcome, _OUTCOMES)
         signals.subscribe(self._on_refused, (Signal.LISTENER_REFUSED,))
         for signal, counter in {
@@ -162,29 +162,29 @@ class Metrics:
         waited_ms = event.data.get("waited_ms")  # Set for a job's first claim.
         if isinstance(waited_ms, float):
             self._wait.labels(event.plugin or "").observe(waited_ms / 1000)
-        self._begin_step(event.job_id or "", self._clock())
+        self._begin_phase(event.job_id or "", self._clock())
 
-    def _on_step(self, event: SignalEvent) -> None:
-        """Observe the duration of the step that has ended, and begin the next step."""
+    def _on_phase_end(self, event: SignalEvent) -> None:
+        """Observe the duration of the phase that has ended, and begin the next one."""
         job_id, now = event.job_id or "", self._clock()
         ms_ago = event.data.get("ms_ago")  # Set for a start that is reported late.
         if isinstance(ms_ago, float):
             now -= ms_ago / 1000
-        began = self._step_began.pop(job_id, None)
+        began = self._phase_began.pop(job_id, None)
         if began is not None:
             histogram = self._spawn if event.signal is Signal.JOB_STARTED else self._run
             histogram.labels(event.plugin or "").observe(max(0.0, now - began))
         if event.signal is not Signal.JOB_EXITED:
-            self._begin_step(job_id, now)
+            self._begin_phase(job_id, now)
 
-    def _begin_step(self, job_id: str, now: float) -> None:
-        self._step_began[job_id] = now
-        if len(self._step_began) > MAX_TIMED_JOBS:
-            self._step_began.popitem(last=False)
+    def _begin_phase(self, job_id: str, now: float) -> None:
+        self._phase_began[job_id] = now
+        if len(self._phase_began) > MAX_TIMED_JOBS:
+            self._phase_began.popitem(last=False)
 
     def _on_outcome(self, event: SignalEvent) -> None:
         self._outcomes.labels(event.plugin or "", _OUTCOMES[event.signal]).inc()
-        self._step_began.pop(event.job_id or "", None)
+        self._phase_began.pop(event.job_id or "", None)
 
     def _on_refused(self, event: SignalEvent) -> None:
         listener = str(event.data["listener"])

@@ -50,7 +50,11 @@ class Signal(StrEnum):
     SERVICE_READY = "service.ready", INFO, "Recovery is done; jobs run and requests are answered."
     SERVICE_STOPPING = "service.stopping", INFO, "Nothing new is started; running jobs get time to finish."
     SERVICE_STOPPED = "service.stopped", INFO, "Everything is on disk and closed."
-    SERVICE_FAILED = "service.failed", ERROR, "A part of the daemon failed; it stops, and a start recovers."
+    SERVICE_FAILED = (
+        "service.failed",
+        ERROR,
+        "A part of the daemon failed; it stops, and the next start recovers.",
+    )
     NODE_LEADING = "node.leading", INFO, "This node now plans the schedules and removes expired data."
     NODE_LOST = "node.lost", WARN, "Another node was silent for too long; its jobs run elsewhere."
     NODE_FENCED = (

@@ -1,4 +1,4 @@
-"""Notify systemd: ready, reloading, stopping, and the watchdog.
+"""Notifies systemd of the start, reloads, the stop and failures, and its watchdog.
 
 A subscriber of signals. Does nothing without `NOTIFY_SOCKET` in the environment.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from ductile.telemetry.signals import Signal, SignalEvent
 
 _STATES = {Signal.SERVICE_READY: "READY=1", Signal.SERVICE_STOPPING: "STOPPING=1"}
-#: The signals it subscribes to.
+#: The signals that a notifier subscribes to.
 SYSTEMD_SIGNALS = (Signal.CONFIG_LOADED, Signal.SERVICE_FAILED, Signal.STORE_FAILED, *_STATES)
 
 

@@ -116,7 +116,7 @@ def test_no_text_can_forge_a_line_or_control_a_terminal() -> None:
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
-    log.configure(level="info", style=LogFormat.TEXT)
+    log.configure(level="info", log_format=LogFormat.TEXT)
     log(
         SignalEvent(
             signal=Signal.JOB_STDERR, level=SignalLevel.WARN, message="one\r\n\x1b[31mtwo\u2028three ä"
@@ -164,7 +164,7 @@ def test_a_terminal_gets_short_lines_with_local_times() -> None:
     stream = os.fdopen(writing, "wb")
     at = datetime(2026, 2, 8, 23, 30, tzinfo=UTC)
     vienna = ZoneInfo("Europe/Vienna")
-    log = LogWriter(stream, lambda: at, style=LogFormat.TERMINAL, zone=vienna, colour=True)
+    log = LogWriter(stream, lambda: at, log_format=LogFormat.TERMINAL, zone=vienna, colour=True)
     usual: JsonObject = {
         "command": "poll",
         "reason": "completed",

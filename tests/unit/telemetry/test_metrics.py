@@ -12,7 +12,7 @@ from ductile.telemetry.signals import Signal, SignalBus
 
 def metered(clock: Callable[[], float] = lambda: 0.0) -> tuple[Metrics, SignalBus]:
     metrics, signals = Metrics(clock), SignalBus()
-    metrics.follow(signals)
+    metrics.subscribe_to(signals)
     return metrics, signals
 
 
