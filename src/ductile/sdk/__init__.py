@@ -59,7 +59,7 @@ class ConfigFailure(Failure):
 
 
 class GatewayFailure(Failure):
-    """The gateway sent no response, or no 2xx; `status` is 0 without a response."""
+    """The gateway sent no response, or an error; `status` is 0 without a response."""
 
     def __init__(self, message: str, *, status: int, retry: bool) -> None:
         super().__init__(message, retry=retry)
@@ -104,7 +104,7 @@ class Request:
     def emit(
         self, kind: str, payload: dict[str, Any] | None = None, *, dedupe_key: str | None = None
     ) -> None:
-        """Emit an event; routes and pipelines receive it if the job succeeds."""
+        """Emit an event of type `kind`; routes and pipelines receive it if the job succeeds."""
         event: dict[str, Any] = {"type": kind, "payload": payload or {}}
         if dedupe_key is not None:
             event["dedupe_key"] = dedupe_key
@@ -166,7 +166,7 @@ class Plugin:
         try:
             data = json.dumps(response, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
-            message = f"the answer cannot be written as JSON: {error}"
+            message = f"the response cannot be written as JSON: {error}"
             data = json.dumps(Request(request.raw).failed(message, retry=False)).encode()
         with os.fdopen(out, "wb") as stdout:
             stdout.write(data)
