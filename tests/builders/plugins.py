@@ -27,14 +27,14 @@ def manifest_keys() -> set[str]:
     """The keys of a manifest that Ductile reads."""
     fields = _empty_fields()
     read_manifest(fields)
-    return fields.known
+    return fields.read_keys
 
 
 def command_keys() -> set[str]:
     """The keys of a command in a manifest that Ductile reads."""
     fields = _empty_fields()
     read_command(fields, "poll")
-    return fields.known
+    return fields.read_keys
 
 
 def _empty_fields() -> FieldReader:

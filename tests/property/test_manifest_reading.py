@@ -78,7 +78,7 @@ def test_the_forms_of_commands_are_equivalent(commands: dict[str, CommandType]) 
 @given(st.dictionaries(st.from_regex(r"x_[a-z]{1,8}", fullmatch=True), VALUES, max_size=4))
 def test_unknown_keys_never_refuse(unknown: dict[str, JsonValue]) -> None:
     """They are kept and ignored."""
-    assert read(good() | unknown).others == unknown
+    assert read(good() | unknown).unknown_keys == unknown
 
 
 @given(st.dictionaries(TEXT, VALUES, max_size=4))

@@ -21,7 +21,7 @@ from ductile.core.scripts import (
     read_command,
     script_environment,
 )
-from ductile.protocol.plugin_messages import encode_payload, result_in
+from ductile.protocol.plugin_messages import encode_payload, stored_result
 from ductile.runner.interpret import interpret
 from ductile.runner.port import DeadlinePassed, Exited, ExitStatus, ProcessOutput, StoppedOnRequest
 
@@ -178,7 +178,7 @@ def test_the_exit_status_decides(
     if exit_code == 0:
         assert isinstance(outcome, Completed)
         # What is stored gives the same result again.
-        assert result_in(outcome.evidence.stdout, OutputFormat.TEXT) == outcome.response.result
+        assert stored_result(outcome.evidence.stdout, OutputFormat.TEXT) == outcome.response.result
         (event,) = outcome.response.events
         assert (event.type, event.payload) == ("x.done", {"exit_code": 0})
         return
@@ -216,7 +216,7 @@ def test_json_is_parsed(value: object) -> None:
     outcome = interpret(Exited(output=output), a_script(OutputFormat.JSON)).outcome
     assert isinstance(outcome, Completed)
     assert outcome.response.result == value
-    assert result_in(outcome.evidence.stdout, OutputFormat.JSON) == value
+    assert stored_result(outcome.evidence.stdout, OutputFormat.JSON) == value
 
 
 @pytest.mark.parametrize("stdout", [b"not json", b"{} {}", b"NaN", b"\xff", b"[" * 300 + b"]" * 300])

@@ -43,7 +43,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.pipeline_test.cases import read_case_values
 from ductile.operations.pipeline_test.record import RecordRuns, record_runs
 from ductile.operations.pipeline_test.simulate import CaseResult, run_case
-from ductile.protocol.plugin_messages import result_in
+from ductile.protocol.plugin_messages import stored_result
 from ductile.store.model.jobs import Accepted, Settled
 from ductile.store.model.records import JobFilter, LedgerRow
 from ductile.store.port import Store
@@ -168,7 +168,7 @@ class InStore:
         assert record.job.status in TERMINAL
         *_, last = await self.store.list_executions(run.job.id)
         found = Observed(
-            end=(record.job.status, record.job.reason, record.job.last_error, result_in(last.result)),
+            end=(record.job.status, record.job.reason, record.job.last_error, stored_result(last.result)),
             order=self.order,
             artifacts=json.dumps(record.job.artifacts),
         )
@@ -216,7 +216,7 @@ def in_memory(policy: Policy, run: NewRun) -> tuple[Observed, SimulatedRun]:
         return respond(execution.job, execution.payload)
 
     def read_result(outcome: Outcome) -> Any:
-        return result_in(outcome.evidence.stdout, outcome.evidence.output)
+        return stored_result(outcome.evidence.stdout, outcome.evidence.output)
 
     simulated = simulate_run(
         run,

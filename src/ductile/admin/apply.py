@@ -20,7 +20,7 @@ from ductile.config.history.file_changes import (
     undo_change,
     write_change,
 )
-from ductile.config.history.kept_files import read_kept
+from ductile.config.history.file_copies import read_copy
 from ductile.config.history.restore import find_restorable, plan_restore, read_seals
 from ductile.config.load import SealMode, load_config
 from ductile.config.seal import Checksums, decode_checksums, read_checksums
@@ -105,7 +105,7 @@ def _present_snapshot(
         return open_configuration(config_path, environ, seal=SealMode.IGNORE).snapshot
     with suppress(ConfigError):
         sealed = read_checksums(directory) or Checksums()
-        copies = {name: read_kept(directory, file.hash) for name, file in sealed.files.items()}
+        copies = {name: read_copy(directory, file.hash) for name, file in sealed.files.items()}
         overlay = {directory / name: data for name, data in copies.items() if data is not None}
         return open_configuration(config_path, environ, seal=SealMode.IGNORE, overlay=overlay).snapshot
     return None

@@ -24,7 +24,7 @@ from ductile.config.edit.change import (
     plan_text,
 )
 from ductile.config.file_io import (
-    KEPT_DIRECTORY,
+    HISTORY_DIRECTORY,
     PRIVATE_FILE,
     hash_bytes,
     lock_config_directory,
@@ -245,8 +245,8 @@ class EditCopy(Value):
         """Copy a file to `.ductile/edit-…` beside it. Raises a DuctileError if it cannot be done."""
         try:
             data = read_regular_file(file)
-            make_private_directory(file.parent / KEPT_DIRECTORY)
-            directory = Path(tempfile.mkdtemp(prefix="edit-", dir=file.parent / KEPT_DIRECTORY))
+            make_private_directory(file.parent / HISTORY_DIRECTORY)
+            directory = Path(tempfile.mkdtemp(prefix="edit-", dir=file.parent / HISTORY_DIRECTORY))
             path = directory / file.name
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
             with os.fdopen(descriptor, "wb") as copy:

@@ -108,7 +108,7 @@ def _used_config(config: str | None, environ: Mapping[str, str], *, verbose: boo
         return None
     path = os.path.relpath(located.path) if located.origin.startswith("found") else str(located.path)
     lines = [f"configuration: {path} ({located.origin})"]
-    lines += [f"  {reason}" for reason in located.passed_over if verbose]
+    lines += [f"  {reason}" for reason in located.skipped_reasons if verbose]
     return "\n".join(escape_controls(line).replace("\n", " ") for line in lines)
 
 

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from ductile.config.file_io import hash_bytes
 from ductile.config.read.environment import parse_environment
 from ductile.config.read.interpolate import has_reference
-from ductile.config.redaction import hidden_values, redacted_config
+from ductile.config.redaction import digest_hidden_values, redacted_config
 from ductile.config.schema.model import settings_by_path
 from ductile.config.secrets import MASK
 from ductile.core.json import JsonValue
@@ -56,12 +56,12 @@ class SettingDifference(Value):
                 return f"~ {self.key}: {_inline(self.before)} → {_inline(self.after)}"
 
 
-@hide_in_repr("hidden")
+@hide_in_repr("digests")
 class ComparableConfig(Value):
-    """A redacted configuration. `hidden` has a digest for each value that is not shown, None if unknown."""
+    """A redacted configuration. `digests` has one for each value that is not shown, None if unknown."""
 
     redacted: JsonValue
-    hidden: JsonValue = None
+    digests: JsonValue = None
 
 
 class _AbsentKey:
@@ -75,7 +75,7 @@ _Side: TypeAlias = "tuple[JsonValue | _AbsentKey, JsonValue]"
 
 def compare_configs(before: ComparableConfig, after: ComparableConfig) -> tuple[SettingDifference, ...]:
     """Return a difference for each key that was added, removed or changed, in the order of the later one."""
-    return tuple(_compare("", (before.redacted, before.hidden), (after.redacted, after.hidden)))
+    return tuple(_compare("", (before.redacted, before.digests), (after.redacted, after.digests)))
 
 
 def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifference]:
@@ -194,14 +194,14 @@ def comparable_file(data: bytes, name: str) -> ComparableConfig | None:
         if problems:
             return None
         digests: dict[str, JsonValue] = {key: hash_bytes(value.encode()) for key, value in variables.items()}
-        return ComparableConfig(redacted=dict.fromkeys(variables, MASK), hidden=digests)
+        return ComparableConfig(redacted=dict.fromkeys(variables, MASK), digests=digests)
     try:
         tree = parse_yaml(data, file=name)
         if tree is None:
-            return ComparableConfig(redacted={}, hidden={})
+            return ComparableConfig(redacted={}, digests={})
         tree = _mark_references(tree)
-        redacted, hidden = _mask_unknown(tree, redacted_config(tree), hidden_values(tree), ())
-        return ComparableConfig(redacted=redacted, hidden=hidden)
+        redacted, hidden = _mask_unknown(tree, redacted_config(tree), digest_hidden_values(tree), ())
+        return ComparableConfig(redacted=redacted, digests=hidden)
     except (ConfigError, RecursionError):
         return None
 

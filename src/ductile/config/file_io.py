@@ -33,12 +33,12 @@ def hash_bytes(data: bytes) -> str:
 
 
 #: Beside `config.yaml`: copies of sealed files, the list of seals, and a change that is being written.
-KEPT_DIRECTORY = ".ductile"
+HISTORY_DIRECTORY = ".ductile"
 
 
 def journal_path(directory: Path) -> Path:
     """Return the file that exists while several files of a configuration are being replaced."""
-    return directory / KEPT_DIRECTORY / "change.json"
+    return directory / HISTORY_DIRECTORY / "change.json"
 
 
 @contextmanager

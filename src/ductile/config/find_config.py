@@ -1,4 +1,4 @@
-"""Finds `config.yaml`: the named one, else that of the working directory, else the user's or the system's."""
+"""Finds `config.yaml`: as named, else in or below the working directory, else that of the user or system."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _HINT_TO_NAME_ONE = "name one with --config or DUCTILE_CONFIG_DIR"
 
 
 class FoundConfig(NamedTuple):
-    """A configuration, how it was found, and why others in the working directory were passed over."""
+    """A configuration, how it was found, and why others in or below the working directory are not used."""
 
     path: Path
     origin: str
-    passed_over: tuple[str, ...] = ()
+    skipped_reasons: tuple[str, ...] = ()
 
 
 def find_config(
@@ -46,7 +46,7 @@ def find_config(
     system: Path = SYSTEM_DIRECTORY,
     working_directory: Path | None = None,
 ) -> Path:
-    """Return the absolute path of `config.yaml`. Raises ConfigError if a named one is missing, or all are."""
+    """Return the absolute path of `config.yaml`. Raises ConfigError if there is none."""
     return locate_config(config_path, environ, system=system, working_directory=working_directory).path
 
 
@@ -59,10 +59,10 @@ def locate_config(
 ) -> FoundConfig:
     """Return the configuration and how it was found. Raises as `find_config` does."""
     if config_path:
-        return FoundConfig(_find_named(config_path), "named by --config")
+        return FoundConfig(_find_named_config(config_path), "named by --config")
     if variable := environ.get("DUCTILE_CONFIG_DIR"):
-        return FoundConfig(_find_named(variable), "named by DUCTILE_CONFIG_DIR")
-    local = _find_local(working_directory or _working_directory())
+        return FoundConfig(_find_named_config(variable), "named by DUCTILE_CONFIG_DIR")
+    local = _find_local_config(working_directory or _working_directory())
     if isinstance(local, FoundConfig):
         return local
     unreadable: ConfigError | None = None
@@ -86,14 +86,14 @@ def locate_config(
     )
 
 
-def _find_local(working_directory: Path | None) -> FoundConfig | tuple[str, ...]:
-    """Return the configuration in or below the working directory, else why each candidate is passed over."""
+def _find_local_config(working_directory: Path | None) -> FoundConfig | tuple[str, ...]:
+    """Return the configuration in or below the working directory, else why each candidate is not used."""
     faults: list[str] = []
     if working_directory is None:
         return ()
     for name in LOCAL_DIRECTORIES:
         file = Path(os.path.normpath(working_directory / name / CONFIG_FILE))
-        fault = _fault_of_local(file)
+        fault = _local_config_fault(file)
         if fault is None:
             where = "the working directory" if name == "." else f"./{name}"
             return FoundConfig(file, f"found in {where}", tuple(faults))
@@ -116,7 +116,7 @@ def config_directories(
     local: list[Path] = []
     if (working_directory := _working_directory()) is not None:
         local = [Path(os.path.normpath(working_directory / name)) for name in LOCAL_DIRECTORIES]
-    with_config = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
+    with_config = [directory for directory in local if _local_config_fault(directory / CONFIG_FILE) is None]
     return *with_config, user_directory(environ), system
 
 
@@ -146,7 +146,7 @@ def _working_directory() -> Path | None:
         return None
 
 
-def _fault_of_local(file: Path) -> str | None:
+def _local_config_fault(file: Path) -> str | None:
     """Return why a file is used only if it is named; "" if it does not exist, None if it is used.
 
     A user who can write to it, or put files beside it, decides what runs with the rights of this user.
@@ -179,7 +179,7 @@ def _fault_of_local(file: Path) -> str | None:
     return None
 
 
-def _find_named(config_path: str | Path) -> Path:
+def _find_named_config(config_path: str | Path) -> Path:
     """Return the `config.yaml` at a path or in a directory. Raises ConfigError if there is none."""
     if is_url(str(config_path)):
         raise ConfigError(f"{config_path} is a URL, and the configuration has to be a local file")

@@ -184,7 +184,7 @@ def _decode_and_validate(
 ) -> tuple[Config, ValidationReport]:
     """Return the model and a report. The model must not be used if the report has errors."""
     variables = {**environment.variables, **environ}
-    root, unset = interpolate(sources.root, variables, environment.unread)
+    root, unset = interpolate(sources.root, variables, environment.unreadable)
     report = ValidationReport(root=root if isinstance(root, MapNode) else sources.root)
     unquoted = find_unquoted(report.root)
     config, invalid = decode(report.root)
@@ -195,7 +195,7 @@ def _decode_and_validate(
     complete = not report.errors  # otherwise the plugin roots may be among the values that cannot be read
     if complete and list_plugins is not None:
         roots = _plugin_roots(config, sources.directory)
-        report.installed_plugins = cache(partial(list_plugins, roots, config.service.allow_symlinks))
+        report.list_installed_plugins = cache(partial(list_plugins, roots, config.service.allow_symlinks))
     validate_config(config, report, complete=complete)
     # Errors at a reference that lacks its quotes, or around it, follow from that.
     keys = {problem.key or "" for problem in unquoted}
@@ -211,9 +211,11 @@ def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
 
 def _hash_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[FileHash, ...]:
     """Return the hash and tier of each configuration file and environment file."""
-    granting = access_variables(sources.root)
+    granting_variables = access_variables(sources.root)
     files = [(file.path, file.data, config_tier(file.path.name, file.tree)) for file in sources.files]
-    files += [(file.path, file.data, environment_tier(file.names, granting)) for file in environment.files]
+    files += [
+        (file.path, file.data, environment_tier(file.names, granting_variables)) for file in environment.files
+    ]
     return tuple(hash_file(sources.directory, *file) for file in files)
 
 

@@ -50,7 +50,7 @@ def redacted_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> 
             return mask_urls(value) if isinstance(value, str) else value
 
 
-def hidden_values(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:
+def digest_hidden_values(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:
     """Return a tree of the same shape with a digest for each value that `redacted_config` does not show.
 
     For comparing within this process: a digest of a short secret could be guessed and must not be stored.
@@ -58,13 +58,15 @@ def hidden_values(node: Node, path: KeyPath = (), *, secret: bool = False) -> Js
     match node:
         case MapNode(entries=entries):
             return {
-                key.text: hidden_values(
+                key.text: digest_hidden_values(
                     value, (*path, key.text), secret=secret or _compares_secret(node, key.text)
                 )
                 for key, value in entries
             }
         case ListNode(items=items):
-            return [hidden_values(item, (*path, index), secret=secret) for index, item in enumerate(items)]
+            return [
+                digest_hidden_values(item, (*path, index), secret=secret) for index, item in enumerate(items)
+            ]
         case ScalarNode():
             redacted = redacted_config(node, path, secret=secret)
             if node.written is None and redacted == scalar_value(node):

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from ductile.config.file_io import hash_bytes, read_regular_file, write_atomically
 from ductile.config.find_config import CHECKSUMS_FILE
-from ductile.config.history.kept_files import KEPT_SUFFIXES, compare_with_kept, keep_file, remove_copies
+from ductile.config.history.file_copies import COPIED_SUFFIXES, compare_with_copy, keep_copy, remove_copies
 from ductile.config.history.seal_log import list_seals, record_seal
 from ductile.config.read.interpolate import variables_in
 from ductile.errors import IntegrityError, Problem
@@ -36,7 +36,7 @@ _MAX_LISTED = 10
 
 
 class Tier(StrEnum):
-    """How serious an unsealed change is: refuse to start, or warn."""
+    """The severity of an unsealed change: the start is refused, or a warning is given."""
 
     HIGH = "high"
     OPERATIONAL = "operational"
@@ -85,7 +85,7 @@ class SealViolation(Value):
         """Return the problem; for a file with the keys that changed. Reads the file and its kept copy."""
         message = f"{self.name} {'has changed since it was sealed' if self.changed else 'is not sealed'}"
         if self.changed and not self.is_plugin:
-            difference = compare_with_kept(directory, self.name, self.sealed_hash)
+            difference = compare_with_copy(directory, self.name, self.sealed_hash)
             message = "\n  ".join((f"{message}:", *difference.describe(limit=_MAX_LISTED)))
         return Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE_HINT)
 
@@ -138,9 +138,9 @@ def access_variables(root: MapNode) -> frozenset[str]:
     return frozenset().union(*(variables_in(node_at(root, section)) for section in _ACCESS_SECTIONS))
 
 
-def environment_tier(names: frozenset[str], granting: frozenset[str]) -> Tier:
-    """Return the tier of an environment file: high if it sets one of the granting variables."""
-    return Tier.OPERATIONAL if granting.isdisjoint(names) else Tier.HIGH
+def environment_tier(names: frozenset[str], granting_variables: frozenset[str]) -> Tier:
+    """Return the tier of an environment file: high if it sets one of `granting_variables`."""
+    return Tier.OPERATIONAL if granting_variables.isdisjoint(names) else Tier.HIGH
 
 
 def find_file_violations(present: Iterable[FileHash], sealed: Checksums | None) -> tuple[SealViolation, ...]:
@@ -228,12 +228,12 @@ def write_checksums(
         _record_in_history(directory, read_checksums(directory))  # it may be older than the records
     write_atomically(directory / CHECKSUMS_FILE, encode_checksums(checksums))
     for file in checksums.files.values():
-        if not is_kept(file.name):
+        if not is_copied(file.name):
             continue
         with suppress(OSError):  # The seal counts without its copies; changed keys are then not named.
             data = read_regular_file(directory / file.name)
             if hash_bytes(data) == file.hash:
-                keep_file(directory, data)
+                keep_copy(directory, data)
     _record_in_history(directory, checksums, command=command, author=author)
     with suppress(OSError):
         needed = {content_hash for record in list_seals(directory) for content_hash in record.files.values()}
@@ -250,9 +250,9 @@ def _record_in_history(
         record_seal(directory, files, command=command, author=author)
 
 
-def is_kept(name: str) -> bool:
-    """Return whether a copy of a sealed file is kept: of every file but environment files."""
-    return name.endswith(KEPT_SUFFIXES)
+def is_copied(name: str) -> bool:
+    """Return whether a copy of a sealed file is kept. Environment files are not copied: they hold secrets."""
+    return name.endswith(COPIED_SUFFIXES)
 
 
 def build_checksums(files: Iterable[FileHash], plugins: Mapping[str, str], *, strict: bool) -> Checksums:

@@ -92,7 +92,7 @@ class Discovery(Value):
         default_factory=lambda: MappingProxyType({})
     )
     #: The names of all shipped plugins; those in use are among the installed or refused ones.
-    shipped: tuple[str, ...] = ()
+    shipped_names: tuple[str, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
     def find(self, plugin: PluginInstance) -> InstalledPlugin | RefusedPlugin | None:
@@ -104,7 +104,7 @@ class Discovery(Value):
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all plugins on disk, also of the refused and the shipped ones."""
-        return tuple(dict.fromkeys((*self.installed, *self.refused, *self.shipped)))
+        return tuple(dict.fromkeys((*self.installed, *self.refused, *self.shipped_names)))
 
 
 class Schedule(Value):
@@ -116,8 +116,8 @@ class Schedule(Value):
     payload: SecretMap[JsonValue] | None = None
 
 
-class UnavailableReason(Value):
-    """Why a configured plugin cannot run; jobs for it fail with `plugin_unavailable`."""
+class PluginRefusal(Value):
+    """The reason why a configured plugin cannot run. Its jobs fail with `plugin_unavailable`."""
 
     code: str
     reason: str
@@ -132,14 +132,14 @@ class PluginInstance(Value):
     is_script: bool
     enabled: bool
     installed: InstalledPlugin | None
-    refused: UnavailableReason | None
+    refused: PluginRefusal | None
     config: SecretMap[JsonValue]
     config_hash: str
     env: SecretMap[str]
     schedules: tuple[Schedule, ...]
     parallelism: int
     #: Jobs that may run at the same time on all nodes together; None: as many as there are workers.
-    cap: int | None
+    parallelism_limit: int | None
     max_outstanding_polls: int
     timeouts: Mapping[str, timedelta]
     timeout: timedelta | None
@@ -199,7 +199,7 @@ def describe_server(url: str) -> str:
 
 @hide_in_repr("digest")
 class AccessToken(Value):
-    """A token that opens the API, with its scopes as written. Only the digest of the token is kept."""
+    """A token that the API accepts, with its scopes as written. Only the digest of the token is kept."""
 
     name: str
     digest: bytes
@@ -238,7 +238,7 @@ class WebhookEndpoint(Value):
     scheme: SignatureScheme
 
 
-@hide_in_repr("redacted", "hidden")
+@hide_in_repr("redacted", "hidden_digests")
 class Snapshot(Value):
     """A compiled configuration. `available` are installed plugins that it does not use."""
 
@@ -269,13 +269,13 @@ class Snapshot(Value):
     #: The merged configuration as written, without secrets, to be stored and shown.
     redacted: JsonValue
     #: A digest for each value that `redacted` does not show, to notice that it changed; never stored.
-    hidden: JsonValue = None
+    hidden_digests: JsonValue = None
     #: The seal that this configuration would have: its files, the plugins in use, strict mode.
     checksums: Checksums = Checksums()
 
     @property
     def comparable(self) -> ComparableConfig:
-        return ComparableConfig(redacted=self.redacted, hidden=self.hidden)
+        return ComparableConfig(redacted=self.redacted, digests=self.hidden_digests)
 
     @property
     def refused(self) -> tuple[PluginInstance, ...]:

@@ -280,7 +280,9 @@ class Dispatcher:
         snapshot = self._snapshot()
         if self._caps_cache is None or self._caps_cache[0] is not snapshot:
             plugin_caps = {
-                name: plugin.cap for name, plugin in snapshot.plugins.items() if plugin.cap is not None
+                name: plugin.parallelism_limit
+                for name, plugin in snapshot.plugins.items()
+                if plugin.parallelism_limit is not None
             }
             caps = Caps(workers=snapshot.max_workers, plugins=plugin_caps)
             if self._store.cluster is not None:

@@ -16,7 +16,7 @@ from ductile.struct import Value, replace
 
 
 class PluginStanding(StrEnum):
-    """Return whether a plugin can run. `available` is installed but not named in the configuration."""
+    """Says if a plugin can run. An `available` plugin is installed, and not named in the configuration."""
 
     ACTIVE = "active"
     DISABLED = "disabled"

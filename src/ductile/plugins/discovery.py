@@ -41,7 +41,7 @@ _PLUGIN_LIKE_NAMES = frozenset({"run", "main", "plugin", "index", "manifest"})
 #: Part of the hashed bytes, so that no other hash of this program can equal a fingerprint.
 _DOMAIN = b"ductile plugin 1\n"
 #: Refusals because another user can change the plugin.
-_CHANGEABLE = frozenset((RefusalCode.WORLD_WRITABLE, RefusalCode.FOREIGN_OWNER))
+_CHANGEABLE_BY_OTHERS = frozenset((RefusalCode.WORLD_WRITABLE, RefusalCode.FOREIGN_OWNER))
 
 
 def discover(
@@ -66,7 +66,7 @@ def discover(
     return Discovery(
         installed=MappingProxyType(plugins.installed),
         refused=MappingProxyType(plugins.refused),
-        shipped=shipped_names(),
+        shipped_names=shipped_names(),
         warnings=tuple(plugins.warnings),
     )
 
@@ -86,21 +86,21 @@ def _load_all(
     directories: Sequence[Path], root: Path, policy: TrustPolicy
 ) -> Iterator[InstalledPlugin | RefusedPlugin]:
     """Load plugins of one root. All are refused if their shared code is."""
-    shared_refusal = _check_shared(root, policy.owners) if directories else None
+    shared_refusal = _shared_code_refusal(root, policy.owners) if directories else None
     for directory in directories:
         plugin = load_plugin(directory, root=root, policy=policy)
         if shared_refusal is not None and isinstance(plugin, InstalledPlugin):
-            plugin = _refused(plugin.name, directory, shared_refusal)
+            plugin = _refused_plugin(plugin.name, directory, shared_refusal)
         if root == shipped_root():
             plugin = replace(plugin, shipped=True)
             # Another user who can change it can change Ductile as well: the installation is at fault.
-            if isinstance(plugin, RefusedPlugin) and plugin.code in _CHANGEABLE:
+            if isinstance(plugin, RefusedPlugin) and plugin.code in _CHANGEABLE_BY_OTHERS:
                 hint = "install Ductile as root or as the user who runs it, where no other user can write"
                 plugin = replace(plugin, hint=hint)
         yield plugin
 
 
-def _check_shared(root: Path, owners: Collection[int]) -> NotTrustedError | None:
+def _shared_code_refusal(root: Path, owners: Collection[int]) -> NotTrustedError | None:
     """Return the refusal for the shared code of a root, which any of its plugins may load."""
     try:
         for directory in sorted(root / name for name in SHARED_DIRECTORIES):
@@ -110,7 +110,7 @@ def _check_shared(root: Path, owners: Collection[int]) -> NotTrustedError | None
     except NotTrustedError as refused:
         return refused
     except OSError as error:
-        return _unreadable(error)
+        return _unreadable_refusal(error)
     return None
 
 
@@ -143,11 +143,11 @@ def load_plugin(directory: Path, *, root: Path, policy: TrustPolicy) -> Installe
             fingerprint=fingerprint(manifest_bytes, entrypoint),
         )
     except NotTrustedError as refused:
-        return _refused(name, directory, refused)
+        return _refused_plugin(name, directory, refused)
     except ConfigError as invalid:
-        return _refused(name, directory, _manifest_refusal(invalid))
+        return _refused_plugin(name, directory, _manifest_refusal(invalid))
     except OSError as error:
-        return _refused(name, directory, _unreadable(error))
+        return _refused_plugin(name, directory, _unreadable_refusal(error))
 
 
 def load_directory(directory: Path) -> InstalledPlugin | RefusedPlugin:
@@ -232,7 +232,7 @@ def _warn_if_manifest_is_missing(directory: Path) -> Iterator[Problem]:
     yield Problem(message=message, file=str(directory), hint=hint)
 
 
-def _refused(name: str, directory: Path, error: NotTrustedError) -> RefusedPlugin:
+def _refused_plugin(name: str, directory: Path, error: NotTrustedError) -> RefusedPlugin:
     return RefusedPlugin(
         name=name, directory=directory, code=error.refusal.value, reason=error.reason, hint=error.hint
     )
@@ -257,7 +257,7 @@ def _manifest_refusal(error: ConfigError) -> NotTrustedError:
     )
 
 
-def _unreadable(error: OSError) -> NotTrustedError:
+def _unreadable_refusal(error: OSError) -> NotTrustedError:
     return NotTrustedError(
         RefusalCode.UNREADABLE,
         f"{error.filename} cannot be read: {error.strerror}",

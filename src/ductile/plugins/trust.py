@@ -28,7 +28,7 @@ _MAX_LINKS = 40
 
 
 class RefusalCode(StrEnum):
-    """Why a plugin is not loaded; documented in `docs/reference/manifest.md`."""
+    """The reasons why a plugin is not loaded; documented in `docs/reference/manifest.md`."""
 
     SYMLINK = "symlink"
     SYMLINK_ESCAPES = "symlink_escapes"
@@ -44,7 +44,7 @@ class RefusalCode(StrEnum):
 
 @dataclass(eq=False)
 class NotTrustedError(Exception):
-    """Never leaves this package: discovery turns it into a `RefusedPlugin`."""
+    """A plugin may not run. The discovery of plugins and scripts returns a `RefusedPlugin` for it."""
 
     refusal: RefusalCode
     reason: str
@@ -132,11 +132,11 @@ def check_path_permissions(path: Path, owners: Collection[int]) -> None:
         if status.st_uid not in owners:
             command = _chown(_user_name(os.geteuid()) if is_last else "root", step)
             hint = command if is_last else f"move the plugins to another directory, or run `{command}`"
-            raise _foreign_owner(step, status, hint)
+            raise _foreign_owner_error(step, status, hint)
         if _is_world_writable(status) and (is_last or not status.st_mode & stat.S_ISVTX):
             command = f"chmod o-w {shlex.quote(str(step))}"
             hint = command if is_last else f"run `{command}`, or move the plugins to another directory"
-            raise _world_writable(step, status, hint)
+            raise _world_writable_error(step, status, hint)
 
 
 def check_directory_contents(directory: Path, owners: Collection[int]) -> None:
@@ -156,10 +156,10 @@ def check_directory_contents(directory: Path, owners: Collection[int]) -> None:
                     continue
                 if status.st_uid not in owners:
                     hint = _chown(f"-R {_user_name(os.geteuid())}", directory)
-                    raise _foreign_owner(entry.path, status, hint)
+                    raise _foreign_owner_error(entry.path, status, hint)
                 if _is_world_writable(status):
                     hint = f"chmod -R o-w {shlex.quote(str(directory))}"
-                    raise _world_writable(entry.path, status, hint)
+                    raise _world_writable_error(entry.path, status, hint)
 
 
 def _path_steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -187,7 +187,7 @@ def _is_world_writable(status: os.stat_result) -> bool:
     return bool(status.st_mode & stat.S_IWOTH) and not stat.S_ISLNK(status.st_mode)
 
 
-def _foreign_owner(path: Path | str, status: os.stat_result, hint: str) -> NotTrustedError:
+def _foreign_owner_error(path: Path | str, status: os.stat_result, hint: str) -> NotTrustedError:
     names = " or ".join(dict.fromkeys(("root", _user_name(os.geteuid()))))
     reason = (
         f"the {_file_type(status)} {path} belongs to user {_user_name(status.st_uid)}, who can change it; "
@@ -196,7 +196,7 @@ def _foreign_owner(path: Path | str, status: os.stat_result, hint: str) -> NotTr
     return NotTrustedError(RefusalCode.FOREIGN_OWNER, reason, hint)
 
 
-def _world_writable(path: Path | str, status: os.stat_result, hint: str) -> NotTrustedError:
+def _world_writable_error(path: Path | str, status: os.stat_result, hint: str) -> NotTrustedError:
     reason = f"every user of this machine can change the {_file_type(status)} {path}"
     return NotTrustedError(RefusalCode.WORLD_WRITABLE, reason, hint)
 

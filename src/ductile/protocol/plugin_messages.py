@@ -127,7 +127,7 @@ class DecodedResponse(Value):
 
 
 class ProtocolViolation(Value):
-    """Why the output is not a response. The message names the expected and the actual value."""
+    """The reason why output is not a response. The message names the expected and the actual value."""
 
     message: str
 
@@ -149,8 +149,8 @@ def decode_response(stdout: bytes) -> DecodedResponse | ProtocolViolation:
         return ProtocolViolation(message=str(violation))
 
 
-def result_in(stdout: str | None, output: OutputFormat = OutputFormat.PROTOCOL) -> JsonValue:
-    """Return the `result` in a stored stdout; None if there is none in it."""
+def stored_result(stdout: str | None, output: OutputFormat = OutputFormat.PROTOCOL) -> JsonValue:
+    """Return the result that a stored stdout holds; None if it holds none."""
     if output is not OutputFormat.PROTOCOL:
         result = script_result((stdout or "").encode(errors="replace"), output)
         return None if isinstance(result, ProtocolViolation) else result

@@ -179,7 +179,7 @@ def scalar_span(text: str, path: KeyPath) -> ScalarSpan | None:
     return ScalarSpan(line=start.line, start=start.column, end=end.column)
 
 
-class _Built(Value):
+class _BuiltNode(Value):
     """A node with its size and height as if every alias in it were written out."""
 
     node: Node
@@ -194,7 +194,7 @@ class _TreeBuilder:
         self.file = file
         self.problems: list[Problem] = []
         self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=_loader())
-        self._anchors: dict[str, _Built] = {}
+        self._anchors: dict[str, _BuiltNode] = {}
         #: The path of the node that is being built.
         self._path: list[str | int] = []
 
@@ -209,7 +209,7 @@ class _TreeBuilder:
             self._add_problem("a second document begins here", following, hint="keep one document per file")
         return built.node
 
-    def _build(self, event: yaml.Event, depth: int) -> _Built:
+    def _build(self, event: yaml.Event, depth: int) -> _BuiltNode:
         if (tag := getattr(event, "tag", None)) is not None:
             written = f"!!{tag.removeprefix(_STANDARD_TAG)}" if tag.startswith(_STANDARD_TAG) else tag
             hint = "remove the tag; quote a value to keep it text"
@@ -221,7 +221,7 @@ class _TreeBuilder:
             built = self._anchors[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             node = ScalarNode(text=event.value, plain=not event.style, location=self._location(event))
-            built = _Built(node=node, size=1, height=1)
+            built = _BuiltNode(node=node, size=1, height=1)
         else:
             self._check_bounds(event, depth)
             is_list = isinstance(event, yaml.SequenceStartEvent)
@@ -237,17 +237,17 @@ class _TreeBuilder:
         if size > MAX_EXPANDED_NODES:
             raise self._invalid_error(f"aliases expand to more than {MAX_EXPANDED_NODES} values", event)
 
-    def _build_list(self, event: yaml.Event, depth: int) -> _Built:
-        items: list[_Built] = []
+    def _build_list(self, event: yaml.Event, depth: int) -> _BuiltNode:
+        items: list[_BuiltNode] = []
         while not isinstance(following := next(self._events), yaml.SequenceEndEvent):
             self._path.append(len(items))
             items.append(self._build(following, depth + 1))
             self._path.pop()
         node = ListNode(items=tuple(item.node for item in items), location=self._location(event))
-        return _built(node, items)
+        return _combine(node, items)
 
-    def _build_map(self, event: yaml.Event, depth: int) -> _Built:
-        parts: list[_Built] = []
+    def _build_map(self, event: yaml.Event, depth: int) -> _BuiltNode:
+        parts: list[_BuiltNode] = []
         own: dict[str, tuple[ScalarNode, Node]] = {}
         merged: dict[str, tuple[ScalarNode, Node]] = {}
         while not isinstance(following := next(self._events), yaml.MappingEndEvent):
@@ -271,7 +271,7 @@ class _TreeBuilder:
             else:
                 own[name.text] = (name, value.node)
         entries = tuple((own | {name: merged[name] for name in merged if name not in own}).values())
-        return _built(MapNode(entries=entries, location=self._location(event)), parts)
+        return _combine(MapNode(entries=entries, location=self._location(event)), parts)
 
     def _merge(self, value: Node, merged: dict[str, tuple[ScalarNode, Node]]) -> None:
         """Add the entries of a merge key; of several mappings the first one to name a key wins."""
@@ -296,10 +296,10 @@ class _TreeBuilder:
         return _location_of(event.start_mark, self.file)
 
 
-def _built(node: Node, parts: list[_Built]) -> _Built:
+def _combine(node: Node, parts: list[_BuiltNode]) -> _BuiltNode:
     """Return a list or mapping with its size and height, from those of its parts."""
     size = 1 + sum(part.size for part in parts)
-    return _Built(node=node, size=size, height=1 + max((part.height for part in parts), default=0))
+    return _BuiltNode(node=node, size=size, height=1 + max((part.height for part in parts), default=0))
 
 
 def _location_of(mark: _Mark | None, file: str) -> SourceLocation:

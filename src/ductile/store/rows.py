@@ -29,7 +29,7 @@ from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import RefusedError
-from ductile.protocol.plugin_messages import result_in
+from ductile.protocol.plugin_messages import stored_result
 from ductile.store.model.deliveries import Delivery, DeliveryStatus
 from ductile.store.model.jobs import StoredEvent
 from ductile.store.model.records import LARGEST_PAGE, MAX_SORTED, LogRow, Page
@@ -192,7 +192,7 @@ def read_log(row: tuple[SqlValue, ...]) -> LogRow:
 def last_result(session: Session, job_id: str) -> JsonValue:
     """Return the result of the latest execution; None if it has none."""
     row = session.fetch_one("last_output", job_id=job_id)
-    return None if row is None else result_in(cast("str | None", row[0]), OutputFormat(row[1]))
+    return None if row is None else stored_result(cast("str | None", row[0]), OutputFormat(row[1]))
 
 
 _IN_JOB_AND_LOG = tuple(name for name in Job.__struct_fields__ if name in LogRow.__struct_fields__)

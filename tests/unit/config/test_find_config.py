@@ -108,7 +108,7 @@ def test_a_configuration_that_others_can_change_is_not_taken(
     system = a_config(tmp_path / "system")
     found = locate_config(None, environ, system=system.parent)
     assert found.path == system
-    assert "demo/config.yaml" in found.passed_over[0]
+    assert "demo/config.yaml" in found.skipped_reasons[0]
     assert find_config("demo", environ) == here / "demo" / "config.yaml"
 
 

@@ -128,8 +128,8 @@ def test_unknown_keys_are_kept_and_ignored() -> None:
     manifest = read(
         HEAD + "stopwatch: {max_subs: 3}\nsecrets: [key]\ncommands:\n  poll: {cost: 1, type: read}\n"
     )
-    assert manifest.others == {"stopwatch": {"max_subs": 3}, "secrets": ["key"]}
-    assert manifest.commands["poll"].others == {"cost": 1}
+    assert manifest.unknown_keys == {"stopwatch": {"max_subs": 3}, "secrets": ["key"]}
+    assert manifest.commands["poll"].unknown_keys == {"cost": 1}
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,10 @@ def parse_parts(text: str | None) -> frozenset[BackupPart]:
 
 
 def back_up(
-    opened: OpenedConfiguration, request: BackupRequest, files: StoreFunctions, progress: BackupProgress
+    opened: OpenedConfiguration,
+    request: BackupRequest,
+    store_functions: StoreFunctions,
+    progress: BackupProgress,
 ) -> JsonObject:
     """Write the archive, whole or not at all, and return its contents.
 
@@ -95,7 +98,7 @@ def back_up(
     target = _target(opened, request)
     directory, base = _normalize(opened.loaded.directory), _base_directory(opened, request)
     parts, left_out, secrets = _collect(opened, request)
-    store = _find_store(opened, request, files)
+    store = _find_store(opened, request, store_functions)
     server = opened.snapshot.state.name if isinstance(opened.snapshot.state, PostgresLocation) else None
     # There is no file of a store on a server until it is copied.
     if store is not None and not (request.dry_run and server):
@@ -107,7 +110,7 @@ def back_up(
     with beside as scratch:
         if store is not None and scratch is not None:
             sources[names[store]] = scratch / "state"
-            files.copy(opened.snapshot.state, scratch / "state", progress)
+            store_functions.copy(opened.snapshot.state, scratch / "state", progress)
         manifest = BackupManifest(
             version=__version__,
             created_at=format_timestamp(request.now),
@@ -251,7 +254,9 @@ def _normalize(path: Path) -> Path:
     return Path(os.path.normpath(path))
 
 
-def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: StoreFunctions) -> Path | None:
+def _find_store(
+    opened: OpenedConfiguration, request: BackupRequest, store_functions: StoreFunctions
+) -> Path | None:
     """Return the store to back up; None if it is not requested, or not there yet.
 
     Raises `StoreError` if it is gone or incomplete.
@@ -262,7 +267,7 @@ def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: Stor
     path = _normalize(sqlite_file(state))
     if not isinstance(state, SqliteLocation):
         return path
-    files.refuse_incomplete(path)
+    store_functions.refuse_incomplete(path)
     if path.is_file():
         return path
     if request.store_in_use:

@@ -18,7 +18,7 @@ from ductile.errors import ConflictError, RefusedError, file_error
 _MIB = 1024 * 1024
 
 
-def verify(path: Path, files: StoreFunctions, progress: BackupProgress) -> JsonObject:
+def verify(path: Path, store_functions: StoreFunctions, progress: BackupProgress) -> JsonObject:
     """Read all of an archive and open its store. Raises `RefusedError` or `StoreError` if it is damaged."""
     try:
         # The disk of the archive has room; the usual place for temporary files is often in memory.
@@ -27,7 +27,7 @@ def verify(path: Path, files: StoreFunctions, progress: BackupProgress) -> JsonO
         scratch_directory = tempfile.TemporaryDirectory(prefix="ductile-verify-")
     with scratch_directory as scratch:
         manifest, store = _unpack(path, Path(scratch), progress, only_store=True)
-        version = None if store is None else files.inspect(store)
+        version = None if store is None else store_functions.inspect(store)
     return {
         "path": str(path),
         "sound": True,
@@ -46,7 +46,7 @@ def verify(path: Path, files: StoreFunctions, progress: BackupProgress) -> JsonO
 def restore(
     path: Path,
     requested_directory: Path | None,
-    files: StoreFunctions,
+    store_functions: StoreFunctions,
     progress: BackupProgress,
     *,
     known_directories: Sequence[Path] = (),
@@ -65,7 +65,7 @@ def restore(
         )
     _refuse_unusable(target, manifest.size)
     if dry_run:
-        verify(path, files, progress)
+        verify(path, store_functions, progress)
         return _to_json(target, manifest, dry_run=True)
     try:
         target.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -74,8 +74,8 @@ def restore(
     with scratch_beside(target) as scratch:
         manifest, store = _unpack(path, scratch, progress)
         if store is not None:
-            files.inspect(store)
-            files.assign_new_id(store)
+            store_functions.inspect(store)
+            store_functions.assign_new_id(store)
         for directory, _directories, _files in os.walk(scratch, topdown=False):
             sync_directory(Path(directory))
         try:
@@ -90,7 +90,7 @@ def restore(
 def _target(manifest: BackupManifest, path: Path, known_directories: Sequence[Path]) -> Path:
     """Return the directory of the backed up configuration, or the one that holds it and the files beside it.
 
-    Raises `RefusedError` if it is not below a known_directories directory.
+    Raises `RefusedError` if it is not below one of `known_directories`.
     """
     target = Path(manifest.directory)
     for _ in Path(manifest.prefix or "").parts:

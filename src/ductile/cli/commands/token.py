@@ -121,10 +121,10 @@ def show(invocation: Invocation) -> CommandResult:
     if invocation.remote is not None:
         row = request_daemon(invocation)
     else:
-        from ductile.config.edit.token_entries import find_row
-        from ductile.config.edit.token_entries import list_tokens as list_rows
+        from ductile.config.edit.token_entries import find_token_entry
+        from ductile.config.edit.token_entries import list_tokens as list_entries
 
-        entry = find_row(list_rows(invocation.config, invocation.environ), invocation.text("NAME"))
+        entry = find_token_entry(list_entries(invocation.config, invocation.environ), invocation.text("NAME"))
         connection = _connection(invocation)
         if connection is None:
             row = next(row for row in _list_tokens(invocation)["tokens"] if row["name"] == entry.name)
@@ -298,12 +298,12 @@ def _list_tokens(invocation: Invocation) -> Document:
         return request_daemon(invocation, "token.list", {})
     from datetime import UTC, datetime
 
-    from ductile.config.edit.token_entries import list_tokens as list_rows
+    from ductile.config.edit.token_entries import list_tokens as list_entries
     from ductile.operations.tokens.manage import listed_token
     from ductile.struct import to_builtins
 
     now = datetime.now(UTC)
-    rows = list_rows(invocation.config, invocation.environ)
+    rows = list_entries(invocation.config, invocation.environ)
     return {"tokens": [to_builtins(listed_token(row, now)) for row in rows]}
 
 

@@ -16,7 +16,7 @@ from ductile.config.file_io import hash_bytes
 from ductile.config.find_config import resolve_path
 from ductile.config.load import LoadedConfig, SealMode
 from ductile.config.names import parse_target
-from ductile.config.redaction import hidden_values
+from ductile.config.redaction import digest_hidden_values
 from ductile.config.schema.model import (
     ApiAuthSettings,
     ServiceSettings,
@@ -120,7 +120,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         fingerprint=_fingerprint(loaded, plugins),
         warnings=(*loaded.warnings, *discovery.warnings, *report.warnings),
         redacted=loaded.redacted(),
-        hidden=hidden_values(loaded.tree),
+        hidden_digests=digest_hidden_values(loaded.tree),
         checksums=build_checksums(
             loaded.files, _sealed_plugins(plugins, discovery), strict=config.service.strict_mode
         ),
@@ -148,11 +148,11 @@ def _check_plugin_seals(loaded: LoadedConfig, plugins: Mapping[str, PluginInstan
 
 
 def _compile_tokens(loaded: LoadedConfig) -> tuple[AccessToken, ...]:
-    """Return the access tokens. Entries without scopes do not open the API."""
+    """Return the access tokens. Entries without scopes are secrets, which the API does not accept."""
     config = loaded.model
     tokens = [
         AccessToken(
-            name=token.name_in_use,
+            name=token.effective_name,
             digest=token.token.digest(),
             scopes=token.scopes,
             limits=_token_limits(token.limits),
@@ -253,7 +253,7 @@ def compile_endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Se
     elif endpoint.pipeline is not None:
         target = PipelineTarget(pipeline=endpoint.pipeline)
     return WebhookEndpoint(
-        name=endpoint.name_in_use,
+        name=endpoint.effective_name,
         path=endpoint.path,
         target=target,
         secret=endpoint.secret or secrets[endpoint.secret_ref or ""],

@@ -13,9 +13,9 @@ from ductile.config.snapshot import (
     Discovery,
     InstalledPlugin,
     PluginInstance,
+    PluginRefusal,
     RefusedPlugin,
     Schedule,
-    UnavailableReason,
 )
 from ductile.config.validate.rules import not_installed_message, schedules_of
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
@@ -34,10 +34,10 @@ def compile_plugin(
     name: str, settings: PluginSettings, discovery: Discovery, *, max_workers: int, timezone: str
 ) -> PluginInstance:
     uses = settings.uses or name
-    available = _find_installed(name, uses, settings, discovery)
-    installed = available if isinstance(available, InstalledPlugin) else None
+    found = _find_installed(name, uses, settings, discovery)
+    installed = found if isinstance(found, InstalledPlugin) else None
     concurrency_safe = installed is None or installed.manifest.concurrency_safe
-    cap = settings.parallelism or (None if concurrency_safe else 1)
+    parallelism_limit = settings.parallelism or (None if concurrency_safe else 1)
     preload = (*(installed.manifest.preload if installed else ()), *settings.preload)
     retry = compile_retry(settings.retry, max_attempts=settings.max_attempts)
     if settings.retry_on == "never":  # one attempt, also if the daemon dies while it runs
@@ -48,13 +48,13 @@ def compile_plugin(
         is_script=settings.run is not None,
         enabled=settings.enabled,
         installed=installed,
-        refused=None if isinstance(available, InstalledPlugin) else available,
+        refused=None if isinstance(found, InstalledPlugin) else found,
         config=settings.config,
         config_hash=_config_hash(settings, installed),
         env=settings.env,
         schedules=tuple(compile_schedule(schedule, timezone) for _, schedule in schedules_of(name, settings)),
-        parallelism=cap or max_workers,
-        cap=cap,
+        parallelism=parallelism_limit or max_workers,
+        parallelism_limit=parallelism_limit,
         max_outstanding_polls=settings.max_outstanding_polls,
         timeouts=settings.timeouts,
         timeout=settings.timeout,
@@ -73,21 +73,21 @@ def compile_plugin(
 
 def _find_installed(
     name: str, uses: str, settings: PluginSettings, discovery: Discovery
-) -> InstalledPlugin | UnavailableReason:
+) -> InstalledPlugin | PluginRefusal:
     """Return the plugin or script that may run, or why there is none."""
     plugin = discovery.installed.get(uses) or discovery.refused.get(uses)
     if settings.run is not None:
         plugin = discovery.scripts.get(name)
         if plugin is None:  # the discovery did not include scripts
-            return UnavailableReason(code="not_installed", reason="its program was not looked for")
+            return PluginRefusal(code="not_installed", reason="its program was not looked for")
     if plugin is None:
         reason, hint = not_installed_message(uses, discovery.names)
-        return UnavailableReason(code="not_installed", reason=reason, hint=hint)
+        return PluginRefusal(code="not_installed", reason=reason, hint=hint)
     if isinstance(plugin, RefusedPlugin):
-        return UnavailableReason(code=plugin.code, reason=plugin.reason, hint=plugin.hint)
+        return PluginRefusal(code=plugin.code, reason=plugin.reason, hint=plugin.hint)
     required = plugin.manifest.required_config
     if missing := [key for key in required if key not in settings.config.names()]:
-        return UnavailableReason(
+        return PluginRefusal(
             code="missing_config",
             reason=f"its configuration lacks {', '.join(missing)}",
             hint=f"run `ductile config set plugins.{name}.config.{missing[0]} VALUE --apply`",

@@ -21,7 +21,7 @@ from ductile.config.compile.plugins import compile_retry
 from ductile.config.differences import comparable_file, unknown_scalars
 from ductile.config.edit.rewrite import with_entry, with_value, without_value
 from ductile.config.file_io import read_overlaid, write_atomically
-from ductile.config.history.kept_files import compare_contents
+from ductile.config.history.file_copies import compare_contents
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.read.includes import load_config_files
 from ductile.config.read.interpolate import without_defaults
@@ -121,7 +121,7 @@ def effective_default(loaded: LoadedConfig, path: KeyPath, key: SettingKey) -> J
             value = getattr(retry, field)
             return value if field == "max_attempts" else format_duration(value)
         case ("webhooks", "endpoints", int(index), "name"):
-            return model.webhooks.endpoints[index].name_in_use
+            return model.webhooks.endpoints[index].effective_name
         case ("webhooks", "endpoints", int(index), "signature_header"):
             return signature_scheme(model.webhooks.endpoints[index]).header
         case _ if key.default_text is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ductile.config.edit.change import APPEND, find_definition, find_list_end, parse_key, resolve_indexes
 from ductile.config.edit.rewrite import with_entry, with_value, without_value
-from ductile.config.edit.token_entries import find_row, list_rows
+from ductile.config.edit.token_entries import find_token_entry, read_token_entries
 from ductile.config.edit.tokens import scope_file
 from ductile.config.file_io import hash_bytes, read_overlaid
 from ductile.config.find_config import resolve_path
@@ -19,7 +19,7 @@ from ductile.struct import Value, field
 
 
 class ConfigEdits(Value):
-    """What to change. Indexes of lists are those before the change."""
+    """Changes of keys and of scopes. Indexes of lists are those before the change."""
 
     #: New values by key; a key that ends with `[+]` adds an entry at the end of a list.
     set: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class ConfigEdits(Value):
     token_scopes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.set or self.unset or self.token_scopes)
 
 
@@ -101,8 +101,8 @@ class _Editor:
 
     def set_scopes(self, name: str, scopes: tuple[str, ...]) -> None:
         """Give a token other scopes: in its entry, or in its scope file with the hash of that."""
-        rows = list_rows(load_config_files(self._config_file, self.contents))
-        row = find_row(rows, name)
+        rows = read_token_entries(load_config_files(self._config_file, self.contents))
+        row = find_token_entry(rows, name)
         file = Path(row.file)
         if not row.scopes or not scopes:
             hint = "A token needs a scope; a shared secret has none and signs requests."

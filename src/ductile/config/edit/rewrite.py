@@ -81,7 +81,7 @@ def with_entry(before: bytes, path: KeyPath, entry: JsonValue, file: Path) -> by
 
 
 def without_entry(before: bytes, path: KeyPath, file: Path) -> bytes:
-    """Return the text of a file without the list entry at the path."""
+    """Return the text of a file without a key or list entry, as ruamel removes it: with comments after it."""
 
     def remove(tree: Any) -> None:
         *parents, last = path
@@ -93,7 +93,7 @@ def without_entry(before: bytes, path: KeyPath, file: Path) -> bytes:
 
 
 def without_value(before: bytes, path: KeyPath, file: Path) -> bytes:
-    """Return the text of a file without a key or a list entry; comments before the next one stay."""
+    """Return the text of a file without a key or list entry. Comments before the next one stay."""
     text = before.decode("utf-8-sig")
     tree = parse_yaml(before, file=str(file))
     expected: Any = to_plain(tree)
@@ -101,14 +101,14 @@ def without_value(before: bytes, path: KeyPath, file: Path) -> bytes:
     for part in path[:-1]:
         parent = parent[part]
     del parent[path[-1]]
-    for after in () if tree is None else _without_lines(text, tree, path):
+    for after in () if tree is None else _texts_without_entry(text, tree, path):
         parsed = _parse(after, file)
         if (to_plain(parsed) or {}) == expected:
             return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + after.encode()
     return without_entry(before, path, file)
 
 
-def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
+def _texts_without_entry(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
     """Yield the text without the lines of an entry, then with an explicit empty value for its parent.
 
     Both can be wrong, for example if the entry shares a line with another one: the caller compares.
@@ -124,8 +124,8 @@ def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
     lines: list[str] = _LINE.findall(text)
     end = min((line for line in lines_with_nodes if line > max(inside)), default=len(lines) + 1) - 1
     # Empty lines and comments before the next entry belong to that one, unless they are indented deeper.
-    margin = _indent(lines[start.line - 1])
-    while end > start.line and _is_margin(lines[end - 1], margin):
+    indent = _indent(lines[start.line - 1])
+    while end > start.line and _is_blank_or_comment(lines[end - 1], indent):
         end -= 1
     remaining = [*lines[: start.line - 1], *lines[end:]]
     yield "".join(remaining)
@@ -137,7 +137,7 @@ def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
         yield "".join(remaining)
 
 
-def _is_margin(line: str, indent: int) -> bool:
+def _is_blank_or_comment(line: str, indent: int) -> bool:
     """Return whether a line is empty, or a comment that is indented at most this far."""
     stripped = line.strip()
     return not stripped or (stripped.startswith("#") and _indent(line) <= indent)
@@ -156,7 +156,7 @@ def _rewrite(before: bytes, change: Callable[[Any], None], file: Path, scalar_pa
     if tree is None:  # at most comments
         lines = f"{text}\n{changed}" if text and not text.endswith("\n") else text + changed
     else:
-        shift = _shift(tree, _parse(changed, file), scalar_path)
+        shift = _column_shift(tree, _parse(changed, file), scalar_path)
         lines = merge_lines(text, _emit(text, tree, None), changed, shift=shift)
     for after in (replace_scalar(text, changed, scalar_path), lines):
         if after is not None and to_plain(_parse(after, file)) == expected:
@@ -212,7 +212,7 @@ def measure_indentation(root: Node | None) -> Indentation:
     return Indentation(keys=keys, dashes=dashes)
 
 
-def _shift(tree: Node, changed: Node | None, path: KeyPath) -> int:
+def _column_shift(tree: Node, changed: Node | None, path: KeyPath) -> int:
     """Return by how many columns the keys beside a changed one are indented more than in the emitted file."""
     if changed is None:
         return 0
@@ -268,7 +268,7 @@ def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> s
         if kind == "insert" and all(lines):
             # Empty lines before the entry, and comments that are indented less, belong to what follows;
             # ruamel adds after them.
-            while first > copied and _is_margin(original[first - 1], _indent(lines[0]) - 1):
+            while first > copied and _is_blank_or_comment(original[first - 1], _indent(lines[0]) - 1):
                 first -= 1
             last = first
         merged += original[copied:first]

@@ -26,7 +26,7 @@ _INLINE_TOKENS: KeyPath = ("api", "auth", "tokens")
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-.*)?\}", re.DOTALL)
 
 
-class TokenRow(Value):
+class TokenEntry(Value):
     """An entry of a token, or of a secret, which has no scopes and signs requests."""
 
     name: str | None
@@ -54,13 +54,13 @@ class TokenRow(Value):
         return tuple(variable for variable in (self.variable, self.previous_variable) if variable is not None)
 
 
-def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
+def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[TokenEntry, ...]:
     """Return every token and secret, in the order of the files, without its value."""
-    return list_rows(load_config_files(find_config(config_path, environ)))
+    return read_token_entries(load_config_files(find_config(config_path, environ)))
 
 
-def list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
-    """Return every token and secret of files that are read already."""
+def read_token_entries(sources: ConfigFiles) -> tuple[TokenEntry, ...]:
+    """Return every token and secret of files that were read before."""
     entries = [
         (entry, (*path, index), path == _INLINE_TOKENS)
         for file in sources.files
@@ -76,7 +76,7 @@ def list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
         else:
             listed = _items(entry.get("scopes")) if inline else ()
             scopes = tuple(item.text for item in listed if isinstance(item, ScalarNode))
-        row = TokenRow(
+        row = TokenEntry(
             name=_text(entry.get("name")),
             scopes=scopes,
             file=entry.location.file,
@@ -124,9 +124,9 @@ def _read_scopes(path: Path) -> tuple[str, ...]:
     return tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
 
 
-def find_token(sources: ConfigFiles, name: str) -> TokenRow:
+def find_editable_entry(sources: ConfigFiles, name: str) -> TokenEntry:
     """Return an entry that can be changed. Raises NotFoundError, ConflictError for `api.auth.tokens`."""
-    row = find_row(list_rows(sources), name)
+    row = find_token_entry(read_token_entries(sources), name)
     if row.inline:
         raise ConflictError(
             f"{name} is written under `api.auth.tokens`", hint=f"change it there: {row.file}:{row.line}"
@@ -134,7 +134,7 @@ def find_token(sources: ConfigFiles, name: str) -> TokenRow:
     return row
 
 
-def find_row(rows: tuple[TokenRow, ...], name: str) -> TokenRow:
+def find_token_entry(rows: tuple[TokenEntry, ...], name: str) -> TokenEntry:
     """Return the entry of this name. Raises NotFoundError."""
     entry = next((row for row in rows if row.name == name), None)
     if entry is None:

@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.config.edit.rewrite import with_entry, with_value, without_entry
-from ductile.config.edit.token_entries import TokenRow, count_references, find_token, list_rows
+from ductile.config.edit.token_entries import (
+    TokenEntry,
+    count_references,
+    find_editable_entry,
+    read_token_entries,
+)
 from ductile.config.file_io import hash_bytes, lock_config_directory
 from ductile.config.find_config import CONFIG_FILE, find_config
 from ductile.config.load import LoadedConfig, SealMode, load_config
@@ -126,7 +131,7 @@ def _check_new(
     sources: ConfigFiles, name: str, scopes: tuple[str, ...], variable: str, environ: Mapping[str, str]
 ) -> None:
     """Raise ConflictError for a name or variable that is taken, UsageError for a misspelt scope."""
-    if any(row.name == name for row in list_rows(sources)):
+    if any(row.name == name for row in read_token_entries(sources)):
         raise ConflictError(f"there already is a token {name}", hint=f"ductile token revoke {name}")
     # A line of an env file without a reference was left by a crash, and is replaced.
     if variable in environ or count_references(sources, variable):
@@ -240,7 +245,7 @@ def rotate_token(
     expires_at = (now + keep_old).replace(microsecond=0) if keep_old else None
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
-        row = find_token(sources, name)
+        row = find_editable_entry(sources, name)
         _check_rotation(row)
         variable = _free_variable(sources, name, environ)
         config = config_file.read_bytes()
@@ -252,7 +257,7 @@ def rotate_token(
         files[file] = _rotated_entry(files.get(file, file.read_bytes()), row, variable, expires_at)
         loaded = _check_result(config_file, environ, files)
         replaced = {row.previous_variable} if expires_at else {row.previous_variable, row.variable}
-        cleaned = _without_unused(files[env_file], replaced, sources)
+        cleaned = _without_unused_variables(files[env_file], replaced, sources)
         if not dry_run:
             _write(sources, files, loaded.tiers)
             if cleaned != files[env_file]:
@@ -270,7 +275,7 @@ def rotate_token(
     )
 
 
-def _check_rotation(row: TokenRow) -> None:
+def _check_rotation(row: TokenEntry) -> None:
     """Raise ConflictError for a shared secret, or a value that is not in a variable."""
     if not row.scopes:
         raise ConflictError(
@@ -295,7 +300,7 @@ def _free_variable(sources: ConfigFiles, name: str, environ: Mapping[str, str]) 
     )
 
 
-def _rotated_entry(data: bytes, row: TokenRow, variable: str, expires_at: datetime | None) -> bytes:
+def _rotated_entry(data: bytes, row: TokenEntry, variable: str, expires_at: datetime | None) -> bytes:
     """Return the file with the new key in the entry. The old one becomes the previous key or is removed."""
     file = Path(row.file)
     data = with_value(data, (*row.path, "key"), f"${{{variable}}}", file)
@@ -322,14 +327,14 @@ def revoke_token(
     config_file = find_config(config_path, environ)
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
-        row = find_token(sources, name)
-        others = [other for other in list_rows(sources) if other != row]
+        row = find_editable_entry(sources, name)
+        others = [other for other in read_token_entries(sources) if other != row]
         file = Path(row.file)
         files = {file: without_entry(file.read_bytes(), row.path, file)}
         loaded = _check_result(config_file, environ, files)
         unshared = {*row.variables}.difference(*(other.variables for other in others))
         for env_file in load_environment_files(sources.root, sources.directory).files:
-            data = _without_unused(env_file.data, unshared, sources)
+            data = _without_unused_variables(env_file.data, unshared, sources)
             if data != env_file.data:
                 files[env_file.path] = data
         removed = None  # the scope file, if only this token uses it and it is in the config directory
@@ -352,7 +357,9 @@ def _assignment_of(variable: str) -> re.Pattern[bytes]:
     return re.compile(rb"^[ \t]*(?:export[ \t]+)?%s[ \t]*=.*\n?" % variable.encode(), re.MULTILINE)
 
 
-def _without_unused(env_data: bytes, variables: Collection[str | None], sources: ConfigFiles) -> bytes:
+def _without_unused_variables(
+    env_data: bytes, variables: Collection[str | None], sources: ConfigFiles
+) -> bytes:
     """Return an env file without those of a token's variables that nothing but the token refers to."""
     for variable in variables:
         if variable is not None and count_references(sources, variable) == 1:

@@ -9,9 +9,9 @@ from ductile.config.differences import ChangeKind
 from ductile.config.edit.change import masked_diff
 from ductile.config.file_io import hash_bytes, read_regular_file
 from ductile.config.history.file_changes import present_hash
-from ductile.config.history.kept_files import ENVIRONMENT_NOTE, FileDifference, compare_contents, read_kept
+from ductile.config.history.file_copies import ENVIRONMENT_NOTE, FileDifference, compare_contents, read_copy
 from ductile.config.read.interpolate import without_defaults
-from ductile.config.seal import is_kept
+from ductile.config.seal import is_copied
 from ductile.config.secrets import mask_urls
 from ductile.errors import ConfigError
 
@@ -41,7 +41,7 @@ def compare_file_sets(
         change = ChangeKind.CHANGED
         if old_hash is None or new_hash is None:
             change = ChangeKind.ADDED if old_hash is None else ChangeKind.REMOVED
-        note = _NOT_KEPT if is_kept(name) else ENVIRONMENT_NOTE
+        note = _NOT_KEPT if is_copied(name) else ENVIRONMENT_NOTE
         differences.append(FileDifference(name=name, change=change, note=note))
     return tuple(differences)
 
@@ -51,7 +51,7 @@ def changed_lines(directory: Path, name: str, before: str | None, after: str | N
 
     None if a content is not kept, or for an environment file, of which no line is ever shown.
     """
-    if not is_kept(name):
+    if not is_copied(name):
         return None
     old, new = _find_content(directory, name, before), _find_content(directory, name, after)
     if old is None or new is None:
@@ -66,7 +66,7 @@ def _find_content(directory: Path, name: str, content_hash: str | None) -> bytes
     """Return the content with a hash; empty for no file, None if it is neither kept nor on disk."""
     if content_hash is None:
         return b""
-    if (kept := read_kept(directory, content_hash)) is not None:
+    if (kept := read_copy(directory, content_hash)) is not None:
         return kept
     try:
         data = read_regular_file(directory / name)

@@ -23,19 +23,19 @@ from ductile.config.file_io import (
     write_atomically,
 )
 from ductile.config.find_config import CHECKSUMS_FILE
-from ductile.config.history.kept_files import (
+from ductile.config.history.file_copies import (
     FileDifference,
     compare_contents,
-    compare_with_kept,
-    keep_file,
-    read_kept,
+    compare_with_copy,
+    keep_copy,
+    read_copy,
 )
 from ductile.config.history.seal_log import UNSEALED, configuration_id, record_seal
 from ductile.config.seal import (
     Checksums,
     decode_checksums,
     encode_checksums,
-    is_kept,
+    is_copied,
     read_checksums,
     write_checksums,
 )
@@ -77,7 +77,7 @@ class PlannedChange(Value):
 
 
 class SealDifference(Value):
-    """How a configuration differs from the sealed one."""
+    """The differences of a configuration from the sealed one."""
 
     files: tuple[FileDifference, ...]
     #: Plugins whose files are not as sealed, by name: `added`, `removed` or `changed`.
@@ -87,8 +87,8 @@ class SealDifference(Value):
     #: The hashes of the present seal.
     sealed: Mapping[str, str] = field(default_factory=dict)
 
-    def unsealed_besides(self, change: PlannedChange) -> tuple[str, ...]:
-        """Return the files and plugins that had unsealed changes before this one, which it would seal too."""
+    def other_unsealed_names(self, change: PlannedChange) -> tuple[str, ...]:
+        """Return the files and plugins with other unsealed changes, which this change would seal too."""
         names = [
             file.name
             for file in self.files
@@ -141,7 +141,7 @@ def compare_with_seal(change: PlannedChange) -> SealDifference:
     hashes = {name: file.hash for name, file in sealed.files.items()}
     removed = {name: None for name in names if name not in new_seal.files}
     differences = tuple(
-        compare_with_kept(directory, name, hashes.get(name), {**removed, **change.contents}) for name in names
+        compare_with_copy(directory, name, hashes.get(name), {**removed, **change.contents}) for name in names
     )
     differences += tuple(
         compare_contents(name, read_regular_file(directory / name), None)
@@ -242,19 +242,19 @@ def _keep_contents(change: PlannedChange) -> str | None:
     directory = change.directory
     for name, data in change.contents.items():
         if change.before[name] is not None:
-            keep_file(directory, read_regular_file(directory / name))
+            keep_copy(directory, read_regular_file(directory / name))
         if data is not None:
-            keep_file(directory, data)
+            keep_copy(directory, data)
     text = _read_seal(directory)
     sealed = {} if text is None else {name: file.hash for name, file in decode_checksums(text).files.items()}
     # A file that is removed may have no entry in the seal.
     names = dict.fromkeys((*sealed, *change.contents))
     hashes = {name: present_hash(directory, name) for name in names}
     present = {name: content_hash for name, content_hash in hashes.items() if content_hash is not None}
-    if any(sealed.get(name) != present[name] for name in present if is_kept(name)):
+    if any(sealed.get(name) != present[name] for name in present if is_copied(name)):
         for name in present:
-            if is_kept(name):
-                keep_file(directory, read_regular_file(directory / name))
+            if is_copied(name):
+                keep_copy(directory, read_regular_file(directory / name))
         if sealed:
             record_seal(directory, sealed)
         record_seal(directory, present, command=UNSEALED)
@@ -283,7 +283,7 @@ def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -
                 hint=f"Restore {replacement.name}, then repeat the command.",
             )
         content = None
-        if replacement.after is not None and (content := read_kept(directory, replacement.after)) is None:
+        if replacement.after is not None and (content := read_copy(directory, replacement.after)) is None:
             raise IntegrityError(
                 f"the copy of {replacement.name} is missing or damaged",
                 hint=f"Restore {replacement.name} from a backup, then try again.",

@@ -20,7 +20,7 @@ from ductile.config.differences import (
     describe_lines,
 )
 from ductile.config.file_io import (
-    KEPT_DIRECTORY,
+    HISTORY_DIRECTORY,
     hash_bytes,
     make_private_directory,
     read_regular_file,
@@ -30,27 +30,27 @@ from ductile.struct import Value
 
 _FILES = "files"
 #: Files of which a copy is kept. Not environment files: they hold secrets, which must not outlive them.
-KEPT_SUFFIXES = (".yaml", ".yml", ".json")
+COPIED_SUFFIXES = (".yaml", ".yml", ".json")
 ENVIRONMENT_NOTE = "the content of environment files is not kept, so the changed variables are not known"
 
 
-def kept_path(directory: Path, content_hash: str) -> Path:
-    return directory / KEPT_DIRECTORY / _FILES / content_hash.rpartition(":")[2]
+def copy_path(directory: Path, content_hash: str) -> Path:
+    return directory / HISTORY_DIRECTORY / _FILES / content_hash.rpartition(":")[2]
 
 
-def keep_file(directory: Path, data: bytes) -> None:
-    """Keep a copy. Raises OSError."""
+def keep_copy(directory: Path, data: bytes) -> None:
+    """Write a copy of a content, unless there is an intact one. Raises OSError."""
     content_hash = hash_bytes(data)
-    path = kept_path(directory, content_hash)
+    path = copy_path(directory, content_hash)
     make_private_directory(path.parent)
-    if read_kept(directory, content_hash) is None:
+    if read_copy(directory, content_hash) is None:
         write_atomically(path, data)
 
 
-def read_kept(directory: Path, content_hash: str) -> bytes | None:
+def read_copy(directory: Path, content_hash: str) -> bytes | None:
     """Return the content with this hash, None if no intact copy is kept."""
     with suppress(OSError):
-        data = read_regular_file(kept_path(directory, content_hash))
+        data = read_regular_file(copy_path(directory, content_hash))
         if hash_bytes(data) == content_hash:
             return data
     return None
@@ -60,7 +60,7 @@ def remove_copies(directory: Path, needed: Collection[str]) -> None:
     """Remove the copies of all hashes but the needed ones."""
     needed_names = {content_hash.rpartition(":")[2] for content_hash in needed}
     with suppress(OSError):
-        for path in (directory / KEPT_DIRECTORY / _FILES).iterdir():
+        for path in (directory / HISTORY_DIRECTORY / _FILES).iterdir():
             if path.name not in needed_names:
                 path.unlink(missing_ok=True)
 
@@ -82,7 +82,7 @@ def compare_contents(name: str, before: bytes | None, after: bytes | None) -> Fi
     change = ChangeKind.CHANGED
     if before is None or after is None:
         change = ChangeKind.ADDED if before is None else ChangeKind.REMOVED
-    empty = ComparableConfig(redacted={}, hidden={})
+    empty = ComparableConfig(redacted={}, digests={})
     old = empty if before is None else comparable_file(before, name)
     new = empty if after is None else comparable_file(after, name)
     if old is None or new is None:
@@ -92,7 +92,7 @@ def compare_contents(name: str, before: bytes | None, after: bytes | None) -> Fi
     return FileDifference(name=name, change=change, settings=settings, note=note)
 
 
-def compare_with_kept(
+def compare_with_copy(
     directory: Path,
     name: str,
     sealed_hash: str | None,
@@ -103,9 +103,9 @@ def compare_with_kept(
     The present content is that in `contents`, else the one on disk.
     """
     sealed = None
-    if sealed_hash is not None and (sealed := read_kept(directory, sealed_hash)) is None:
+    if sealed_hash is not None and (sealed := read_copy(directory, sealed_hash)) is None:
         note = ENVIRONMENT_NOTE
-        if name.endswith(KEPT_SUFFIXES):
+        if name.endswith(COPIED_SUFFIXES):
             note = "its sealed content is not kept, so the changed keys are not known"
         return FileDifference(name=name, change=ChangeKind.CHANGED, note=note)
     try:

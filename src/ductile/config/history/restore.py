@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ductile.config.history.file_changes import present_hash
-from ductile.config.history.kept_files import read_kept
+from ductile.config.history.file_copies import read_copy
 from ductile.config.history.seal_log import UNSEALED, SealRecord, configuration_id, list_seals
 from ductile.config.read.includes import load_config_files
-from ductile.config.seal import is_kept, read_checksums, relative_name
+from ductile.config.seal import is_copied, read_checksums, relative_name
 from ductile.errors import ConflictError, NotFoundError, RefusedError, UsageError, file_error
 
 #: Digits of an id that are enough to name it, if no other one begins with them.
@@ -75,7 +75,7 @@ def plan_restore(config_file: Path, record: SealRecord, *, keep_env: bool) -> di
     for name, content_hash in record.files.items():
         if present_hash(directory, name) == content_hash:
             continue
-        if not is_kept(name):
+        if not is_copied(name):
             if not keep_env:
                 raise ConflictError(
                     f"{name} was changed since {record.id} was sealed, and the content of environment files "
@@ -84,7 +84,7 @@ def plan_restore(config_file: Path, record: SealRecord, *, keep_env: bool) -> di
                     details={"file": name},
                 )
             continue
-        data = read_kept(directory, content_hash)
+        data = read_copy(directory, content_hash)
         if data is None:
             raise RefusedError(
                 f"the content that {name} had in {record.id} is no longer kept, so it cannot be restored",

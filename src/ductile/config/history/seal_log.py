@@ -1,7 +1,7 @@
 """The list of sealed configurations: which files each had, by their hashes, so that it can be restored.
 
 A record is a file in `.ductile/seals`, numbered in the order of sealing; its modification time is the time
-of sealing. `ductile.config.history.kept_files` has the contents.
+of sealing. `ductile.config.history.file_copies` has the contents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ductile.config.file_io import (
-    KEPT_DIRECTORY,
+    HISTORY_DIRECTORY,
     hash_bytes,
     make_private_directory,
     read_regular_file,
@@ -76,7 +76,7 @@ def user_name(uid: int) -> str:
 
 
 def _records_directory(directory: Path) -> Path:
-    return directory / KEPT_DIRECTORY / "seals"
+    return directory / HISTORY_DIRECTORY / "seals"
 
 
 def _record_paths(directory: Path) -> list[Path]:

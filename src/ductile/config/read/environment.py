@@ -35,13 +35,13 @@ class EnvironmentFile(Value):
 
 @hide_in_repr("variables")
 class EnvironmentFiles(Value):
-    """The files that the configuration names; `unread` are those that cannot be read."""
+    """The files that the configuration names; `unreadable` are those that cannot be read."""
 
     files: tuple[EnvironmentFile, ...]
     variables: Mapping[str, str]
     problems: tuple[Problem, ...]
     links: tuple[Path, ...]
-    unread: tuple[Path, ...] = ()
+    unreadable: tuple[Path, ...] = ()
 
 
 def load_environment_files(
@@ -55,7 +55,7 @@ def load_environment_files(
     variables: dict[str, str] = {}
     problems: list[Problem] = []
     links: list[Path] = []
-    unread: list[Path] = []
+    unreadable: list[Path] = []
     includes = node_at(root, ("environment_vars", "include"))
     for index, item in enumerate(includes.items if isinstance(includes, ListNode) else ()):
         if not isinstance(item, ScalarNode):
@@ -71,7 +71,7 @@ def load_environment_files(
                 data = read_overlaid(path, overlay)
             except OSError as error:
                 message = f"the environment file {path} cannot be read: {error.strerror}"
-                unread.append(path)
+                unreadable.append(path)
         if message is not None:
             problems.append(problem_at(item.location, ("environment_vars", "include", index), message))
             continue
@@ -85,7 +85,7 @@ def load_environment_files(
         variables=variables,
         problems=tuple(problems),
         links=tuple(links),
-        unread=tuple(unread),
+        unreadable=tuple(unreadable),
     )
 
 

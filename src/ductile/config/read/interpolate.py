@@ -25,13 +25,13 @@ _SECTIONS_WITH_RUNTIME_VARIABLES = (("config",), ("env",))
 
 
 def interpolate(
-    root: Node, variables: Mapping[str, str], unread: Sequence[Path] = ()
+    root: Node, variables: Mapping[str, str], unreadable: Sequence[Path] = ()
 ) -> tuple[Node, tuple[Problem, ...]]:
     """Return the tree with every reference replaced, and a problem for each one that is not.
 
-    `unread` are environment files that cannot be read: a missing variable may be in one of them.
+    `unreadable` are environment files that cannot be read: a missing variable may be in one of them.
     """
-    interpolator = _Interpolator(variables, unread)
+    interpolator = _Interpolator(variables, unreadable)
     return interpolator.replace_in(root, ()), tuple(interpolator.problems)
 
 
@@ -57,9 +57,9 @@ def without_defaults(written: str) -> str:
 
 
 class _Interpolator:
-    def __init__(self, variables: Mapping[str, str], unread: Sequence[Path]) -> None:
+    def __init__(self, variables: Mapping[str, str], unreadable: Sequence[Path]) -> None:
         self._variables = variables
-        self._unread = unread
+        self._unread = unreadable
         self.problems: list[Problem] = []
 
     def replace_in(self, node: Node, path: KeyPath) -> Node:

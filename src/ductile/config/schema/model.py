@@ -202,7 +202,7 @@ class ApiTokenSettings(Section, frozen=True, kw_only=True):
     limits: Annotated[TokenLimitSettings | None, setting("How much the token may start.")] = None
 
     @property
-    def name_in_use(self) -> str:
+    def effective_name(self) -> str:
         """The `name`, or one made from the token's digest.
 
         The position in the list would not be stable: idempotency keys are remembered by this name, and it
@@ -263,7 +263,7 @@ class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
     ] = None
 
     @property
-    def name_in_use(self) -> str:
+    def effective_name(self) -> str:
         return self.name or self.path.rstrip("/").rpartition("/")[2]
 
 

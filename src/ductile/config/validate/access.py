@@ -49,7 +49,7 @@ _RESERVED_HEADER = re.compile(
     re.ASCII,
 )
 #: Memory for all webhook bodies together: a body is held until it is complete and its signature is checked.
-_UNVERIFIED_BYTES = 64 * 1024 * 1024
+_MAX_UNVERIFIED_BYTES = 64 * 1024 * 1024
 
 
 def _check_listen(path: KeyPath, listen: str, report: ValidationReport) -> None:
@@ -148,7 +148,7 @@ def _token_names(config: Config) -> Iterator[tuple[str, KeyPath]]:
         if token.name:
             yield token.name, (*path, "name")
         else:
-            generated.setdefault(token.token, (token.name_in_use, path))
+            generated.setdefault(token.token, (token.effective_name, path))
     yield from generated.values()
 
 
@@ -220,7 +220,9 @@ def validate_webhooks(config: Config, report: ValidationReport) -> None:
     names_by_path: dict[str, tuple[str, KeyPath]] = {}  # by path: a path that occurs twice has its own error
     for index, endpoint in enumerate(endpoints):
         key = "path" if endpoint.name is None else "name"
-        names_by_path.setdefault(endpoint.path, (endpoint.name_in_use, ("webhooks", "endpoints", index, key)))
+        names_by_path.setdefault(
+            endpoint.path, (endpoint.effective_name, ("webhooks", "endpoints", index, key))
+        )
     report.refuse_duplicates(
         "webhook name", names_by_path.values(), hint="give one of them a `name` of its own"
     )
@@ -249,9 +251,9 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Va
     if endpoint.preset is WebhookPreset.URL_TOKEN and endpoint.signature_header is not None:
         message = "`url-token` has no signature: the secret is in the address, as `?token=`"
         report.error((*path, "signature_header"), message, hint="remove this key")
-    if endpoint.max_body_size > _UNVERIFIED_BYTES:
+    if endpoint.max_body_size > _MAX_UNVERIFIED_BYTES:
         message = (
-            f"larger than {format_size(_UNVERIFIED_BYTES)}, the memory for all unverified bodies together"
+            f"larger than {format_size(_MAX_UNVERIFIED_BYTES)}, the memory for all unverified bodies together"
         )
         hint = "use a smaller size: a body this large is dropped as soon as another request arrives"
         report.warn((*path, "max_body_size"), message, hint=hint)

@@ -1,4 +1,7 @@
-"""Refuses references to context that can never have a value, because no step that may run before claims it.
+"""Refuses references to context that can never have a value, because no step that may run before sets it.
+
+A *claim* is a key of the context that a step sets with `baggage`.
+
 
 A run that is started by name or from outside begins with an empty context. A run that an event starts
 inherits the context of the job that emitted the event, a run that a hook starts that of the run that ended,

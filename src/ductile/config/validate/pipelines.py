@@ -275,9 +275,9 @@ def _check_failure_receiver(config: Config, report: ValidationReport) -> None:
 
 def missing_plugins(config: Config, report: ValidationReport) -> frozenset[str]:
     """Return the names under `plugins` whose plugin is not installed; none if that is not known."""
-    if report.installed_plugins is None:
+    if report.list_installed_plugins is None:
         return frozenset()
-    installed = report.installed_plugins()
+    installed = report.list_installed_plugins()
     return frozenset(
         name
         for name, plugin in config.plugins.items()

@@ -25,7 +25,7 @@ class ValidationReport:
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     #: Returns the names of the plugins in the roots; None if they are not known. Called only for an error.
-    installed_plugins: Callable[[], Collection[str]] | None = None
+    list_installed_plugins: Callable[[], Collection[str]] | None = None
 
     def error(self, path: KeyPath, message: str, **parts: str | None) -> None:
         """Add an error; `parts` are `expected`, `found` and `hint`."""

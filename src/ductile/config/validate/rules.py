@@ -201,7 +201,7 @@ def report_missing_plugins(config: Config, report: ValidationReport) -> None:
 
     Called only beside other errors: alone, a missing plugin stops nothing.
     """
-    installed = () if report.installed_plugins is None else report.installed_plugins()
+    installed = () if report.list_installed_plugins is None else report.list_installed_plugins()
     missing = missing_plugins(config, report)
     for name, plugin in config.plugins.items():
         if plugin.enabled and name in missing:

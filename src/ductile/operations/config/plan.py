@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.history.file_changes import PlannedChange, SealDifference, compare_with_seal, plan_change
-from ductile.config.history.kept_files import FileDifference
+from ductile.config.history.file_copies import FileDifference
 from ductile.config.seal import encode_checksums
 from ductile.config.snapshot import Snapshot
 from ductile.core.json import JsonValue

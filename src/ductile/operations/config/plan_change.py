@@ -121,7 +121,7 @@ class PlannedConfigChange(Response):
 async def plan_change(context: OperationContext, request: PlanConfigChange) -> PlannedConfigChange:
     """Check a change with the whole configuration, keep it as a plan, and say what it would do."""
     edits = ConfigEdits(set=request.set or {}, unset=request.unset, token_scopes=request.token_scopes)
-    if request.rollback_to is not None or not edits.empty:
+    if request.rollback_to is not None or not edits.is_empty:
         # The jobs of a new schedule, route or pipeline would not count against the limits of the token.
         context.refuse_with_limits("change the configuration")
     _refuse_for_token(context, edits)
@@ -138,7 +138,7 @@ async def plan_change(context: OperationContext, request: PlanConfigChange) -> P
         plan=planned.id,
         writes=tuple(sorted(draft.contents)),
         files=changed_files(difference),
-        also=difference.unsealed_besides(planned.change) if draft.contents else (),
+        also=difference.other_unsealed_names(planned.change) if draft.contents else (),
         reload=replace(effects, warnings=new_warnings(context.snapshot(), effects.warnings)),
         to=draft.to,
     )
@@ -149,11 +149,11 @@ async def _make_draft(context: OperationContext, request: PlanConfigChange, edit
     file = config_file(context)
     if request.rollback_to is None:
         contents: Mapping[str, bytes | None] = {}
-        if not edits.empty:
+        if not edits.is_empty:
             edited = await asyncio.to_thread(edit_files, file, edits)
             contents = {relative_name(file.parent, path): data for path, data in edited.items()}
         return PlanDraft(command="apply", contents=contents, edits_keys=bool(edits.set or edits.unset))
-    if not edits.empty:
+    if not edits.is_empty:
         raise UsageError("a rollback and other changes cannot be one plan", hint="Plan one after the other.")
 
     def find() -> tuple[str, dict[str, bytes | None]]:

@@ -19,7 +19,7 @@ from ductile.operations.diagnose.differences import Difference, MissingReference
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.jobs.lookup import latest_execution
 from ductile.operations.response import Id, from_record
-from ductile.protocol.plugin_messages import DecodedResponse, decode_response, result_in
+from ductile.protocol.plugin_messages import DecodedResponse, decode_response, stored_result
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogFilter, LogRow, RunRecord
 from ductile.struct import Value, about, field, replace
@@ -266,7 +266,7 @@ async def _trace_step(context: OperationContext, record: RunRecord, step: Job) -
 def _emitted(row: LogRow) -> dict[str, tuple[JsonObject, ...]] | None:
     """Return payloads by event type; an event has the result of the response unless it has one of its own."""
     if row.output is not OutputFormat.PROTOCOL:
-        done: JsonObject = {"result": result_in(row.result, row.output), "exit_code": row.exit_code}
+        done: JsonObject = {"result": stored_result(row.result, row.output), "exit_code": row.exit_code}
         return {done_event(row.plugin): (done,)}
     decoded = decode_response((row.result or "").encode(errors="surrogateescape"))
     if not isinstance(decoded, DecodedResponse):

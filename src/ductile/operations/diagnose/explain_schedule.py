@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ductile.config.snapshot import PluginInstance, Schedule, UnavailableReason
+from ductile.config.snapshot import PluginInstance, PluginRefusal, Schedule
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus
 from ductile.core.schedules.admission import FireView, ScheduleCause, ScheduleFacts, decide_cause
@@ -84,7 +84,7 @@ class _ScheduleRecords(Value):
     schedule_id: str
     command: str
     plugin: PluginInstance | None
-    refusal: UnavailableReason | None
+    refusal: PluginRefusal | None
     schedule: Schedule | None
     entry: ScheduleEntry | None
     last_job: Job | None

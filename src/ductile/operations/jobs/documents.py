@@ -17,7 +17,7 @@ from ductile.core.scripts import EXEC_PLUGIN, done_event
 from ductile.engine.live_output import OutputPiece
 from ductile.operations.context import OperationContext
 from ductile.operations.response import Id, Orphaned, Timestamp, from_record, milliseconds, timestamp
-from ductile.protocol.plugin_messages import normalise_response, result_in
+from ductile.protocol.plugin_messages import normalise_response, stored_result
 from ductile.runner.port import OutputStream
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
 from ductile.struct import Value, about, field
@@ -192,7 +192,7 @@ def plugin_response(row: LogRow) -> JsonObject | None:
             return None
         emits_no_event = row.plugin in (RUN_PLUGIN, EXEC_PLUGIN)
         done: JsonObject = {"type": done_event(row.plugin), "payload": {"exit_code": row.exit_code}}
-        result = result_in(row.result, row.output)
+        result = stored_result(row.result, row.output)
         return {"status": "ok", "result": result, "events": [] if emits_no_event else [done]}
     try:
         envelope: JsonValue = msgspec.json.decode(row.result or "")

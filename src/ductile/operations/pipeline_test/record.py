@@ -28,7 +28,7 @@ from ductile.operations.jobs.lookup import resolve_run
 from ductile.operations.pipeline_test.cases import FAILURE_REASONS, expectation_to_json
 from ductile.operations.request import refused
 from ductile.operations.response import Id, Response, timestamp
-from ductile.protocol.plugin_messages import DecodedResponse, decode_response, result_in
+from ductile.protocol.plugin_messages import DecodedResponse, decode_response, stored_result
 from ductile.store.model.jobs import StoredEvent
 from ductile.store.model.records import LARGEST_PAGE, JobFilter, LogRow, RunRecord
 from ductile.struct import Value, about
@@ -144,7 +144,7 @@ async def record_run(context: OperationContext, run: Job) -> RecordedRun:
     observed = ObservedRun(
         status=status_of_run(record.job),
         error=record.job.last_error,
-        result=None if output is None else result_in(output.result, output.output),
+        result=None if output is None else stored_result(output.result, output.output),
         steps=observe_steps(record.graph, records, entries),
     )
     case: JsonObject = {
@@ -282,7 +282,7 @@ def _response_of(job: Job, last: LogRow | None) -> JsonObject | None:
     decoded = None if last is None else decode_response((last.result or "").encode(errors="surrogatepass"))
     if last is not None and last.status is LogStatus.SUCCEEDED:
         if last.output is not OutputFormat.PROTOCOL or not isinstance(decoded, DecodedResponse):
-            return {"result": result_in(last.result, last.output)}
+            return {"result": stored_result(last.result, last.output)}
         return {"result": decoded.response.result, **_events(decoded)}
     if last is None or last.reason not in FAILURE_REASONS:
         if last is not None and isinstance(decoded, DecodedResponse) and decoded.response.ok:
@@ -297,7 +297,7 @@ def _response_of(job: Job, last: LogRow | None) -> JsonObject | None:
         response["reason"] = last.reason.value
     if job.reason is not JobReason.ATTEMPTS_EXHAUSTED:
         response["retry"] = False
-    if (result := result_in(last.result, last.output)) is not None:
+    if (result := stored_result(last.result, last.output)) is not None:
         response["result"] = result
     return response
 

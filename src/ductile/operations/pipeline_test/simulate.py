@@ -41,7 +41,7 @@ from ductile.operations.pipeline_test.cases import LoadedCase
 from ductile.operations.pipeline_test.responses import CaseResponder
 from ductile.operations.runs.explain_event import target_of
 from ductile.operations.runs.start import known_pipeline
-from ductile.protocol.plugin_messages import result_in
+from ductile.protocol.plugin_messages import stored_result
 from ductile.struct import Value
 
 #: Ids begin with the time. A fixed one makes every run of a case the same.
@@ -194,7 +194,7 @@ def _simulate(
 
 
 def _read_result(outcome: Outcome) -> JsonValue:
-    return result_in(outcome.evidence.stdout, outcome.evidence.output)
+    return stored_result(outcome.evidence.stdout, outcome.evidence.output)
 
 
 def _observe(pipeline: Pipeline, simulated: SimulatedRun) -> ObservedRun:

@@ -16,8 +16,8 @@ from typing import Annotated, TypeVar
 from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.edit import tokens as token_files
-from ductile.config.edit.token_entries import TokenRow, find_row
-from ductile.config.edit.token_entries import list_tokens as list_rows
+from ductile.config.edit.token_entries import TokenEntry, find_token_entry
+from ductile.config.edit.token_entries import list_tokens as read_token_entries
 from ductile.core.auth_scopes import covers, expand_scopes
 from ductile.core.token_limits import LimitName, TokenLimits, list_limits
 from ductile.engine.reload.reloader import Reloader
@@ -157,7 +157,7 @@ async def list_tokens(context: OperationContext, _request: NoFields) -> TokenLis
 
 async def show_token(context: OperationContext, request: ShowToken) -> TokenDetail:
     """One token or secret. Raises `NotFoundError`."""
-    row = find_row(await _rows(context), request.name)
+    row = find_token_entry(await _rows(context), request.name)
     return from_record(TokenDetail, await _list_with_usage(context, row))
 
 
@@ -177,7 +177,7 @@ async def create_token(context: OperationContext, request: CreateToken) -> Token
 
 async def rotate_token(context: OperationContext, request: RotateToken) -> TokenRotated:
     """Give a token a new secret and put it in force. Raises as `create_token` does."""
-    check_covered(context, find_row(await _rows(context), request.name).scopes, name=request.name)
+    check_covered(context, find_token_entry(await _rows(context), request.name).scopes, name=request.name)
     reloader = await _require_loadable(context)
     change = partial(
         token_files.rotate_token,
@@ -195,7 +195,7 @@ async def rotate_token(context: OperationContext, request: RotateToken) -> Token
 async def revoke_token(context: OperationContext, request: RevokeToken) -> TokenRevoked:
     """Remove a token from the files; it is refused from the moment the response is sent."""
     reloader = context.require_engine().reloader
-    check_covered(context, find_row(await _rows(context), request.name).scopes, name=request.name)
+    check_covered(context, find_token_entry(await _rows(context), request.name).scopes, name=request.name)
     change = partial(token_files.revoke_token, name=request.name)
     revoked = await _change_files(context, change, dry_run=request.dry_run)
     if revoked.written:
@@ -232,7 +232,7 @@ def rotated_response(rotated: token_files.RotatedToken, *, shows_value: bool, dr
     )
 
 
-def listed_token(row: TokenRow, now: datetime, *, in_force: bool | UnsetType = UNSET) -> ListedToken:
+def listed_token(row: TokenEntry, now: datetime, *, in_force: bool | UnsetType = UNSET) -> ListedToken:
     """Return a token of the files. `in_force` is whether the daemon has it; absent without a daemon."""
     expires_at = row.previous_expires_at
     return from_record(
@@ -244,7 +244,7 @@ def listed_token(row: TokenRow, now: datetime, *, in_force: bool | UnsetType = U
     )
 
 
-async def _list_with_usage(context: OperationContext, row: TokenRow) -> ListedToken:
+async def _list_with_usage(context: OperationContext, row: TokenEntry) -> ListedToken:
     """A token of the files with whether the daemon has it, its limits and what it has used of them."""
     snapshot = context.snapshot()
     names_in_force = {token.name for token in snapshot.tokens} | set(snapshot.secrets)
@@ -263,10 +263,10 @@ async def _list_with_usage(context: OperationContext, row: TokenRow) -> ListedTo
     )
 
 
-async def _rows(context: OperationContext) -> tuple[TokenRow, ...]:
+async def _rows(context: OperationContext) -> tuple[TokenEntry, ...]:
     """The tokens and secrets in the files on disk. Raises if no daemon runs."""
     context.require_engine()
-    return await asyncio.to_thread(list_rows, str(context.config_file), context.environ)
+    return await asyncio.to_thread(read_token_entries, str(context.config_file), context.environ)
 
 
 def check_covered(context: OperationContext, scopes: Iterable[str], *, name: str | None = None) -> None:

@@ -31,7 +31,7 @@ class ExecutionMode(StrEnum):
 
 
 class CommandType(StrEnum):
-    """A read command has no effect outside and may be repeated; an access token may be limited to such."""
+    """A read command has no effect outside and may be repeated. A token may be limited to read commands."""
 
     READ = "read"
     WRITE = "write"
@@ -45,7 +45,7 @@ class DeclaredEvent(Value):
 
 
 class Command(Value):
-    """A command as the manifest declares it. `others` holds the keys that Ductile does not know."""
+    """A command as the manifest declares it. `unknown_keys` holds the keys that Ductile does not know."""
 
     name: str
     type: CommandType = CommandType.WRITE
@@ -58,11 +58,11 @@ class Command(Value):
     emits: tuple[DeclaredEvent, ...] = ()
     #: Whether the manifest declares the events of this command; the list may be empty.
     declares_events: bool = False
-    others: Mapping[str, JsonValue] = field(default_factory=dict)
+    unknown_keys: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class CompatibilityView(StrEnum):
-    """How recording a fact changes the plugin's state row."""
+    """The effect of a recorded fact on the stored state of the plugin."""
 
     MIRROR_OBJECT = "mirror_object"
     NONE = "none"
@@ -77,7 +77,7 @@ class FactOutput(Value):
 
 
 class Manifest(Value):
-    """`others` holds the keys that Ductile does not know; other programs may use them."""
+    """`unknown_keys` holds the keys that Ductile does not know; other programs may use them."""
 
     name: str
     entrypoint: str
@@ -92,4 +92,4 @@ class Manifest(Value):
     required_config: tuple[str, ...] = ()
     optional_config: tuple[str, ...] = ()
     fact_outputs: tuple[FactOutput, ...] = ()
-    others: Mapping[str, JsonValue] = field(default_factory=dict)
+    unknown_keys: Mapping[str, JsonValue] = field(default_factory=dict)

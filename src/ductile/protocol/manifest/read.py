@@ -47,7 +47,7 @@ from ductile.protocol.yaml_tree import (
 from ductile.struct import Value, field
 
 #: Similarity of a written key to a missing one. It is high because `name` and `names` are both keys.
-_MISSPELT = 0.8
+_MISSPELT_SIMILARITY = 0.8
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -76,14 +76,14 @@ class FieldReader(Value):
     path: KeyPath = ()
     problems: list[Problem] = field(default_factory=list)
     #: The keys that methods have read.
-    known: set[str] = field(default_factory=set)
+    read_keys: set[str] = field(default_factory=set)
 
-    def inside(self, node: MapNode, *path: str | int) -> FieldReader:
+    def nested(self, node: MapNode, *path: str | int) -> FieldReader:
         """Return a reader of a mapping inside this one."""
         return FieldReader(node=node, path=(*self.path, *path), problems=self.problems)
 
     def get(self, name: str) -> Node | None:
-        self.known.add(name)
+        self.read_keys.add(name)
         return self.node.get(name)
 
     def add_problem(
@@ -99,7 +99,7 @@ class FieldReader(Value):
         if node is None:
             message = "is missing"
             keys = {key.text: key for key, _ in self.node.entries}
-            if (misspelt := closest_match(name, keys, similarity=_MISSPELT)) is not None:
+            if (misspelt := closest_match(name, keys, similarity=_MISSPELT_SIMILARITY)) is not None:
                 location, hint = keys[misspelt].location, f"{misspelt} is written instead"
         key = format_path((*self.path, name))
         self.add_problem(
@@ -145,9 +145,11 @@ class FieldReader(Value):
                     self.refuse(name, "a list of names")
                 return ()
 
-    def others(self) -> dict[str, JsonValue]:
+    def unknown_keys(self) -> dict[str, JsonValue]:
         """Return the entries that no method has read."""
-        return {key.text: to_plain(value) for key, value in self.node.entries if key.text not in self.known}
+        return {
+            key.text: to_plain(value) for key, value in self.node.entries if key.text not in self.read_keys
+        }
 
 
 def declared_protocol(node: Node | None) -> int | None:
@@ -198,7 +200,7 @@ def read_manifest(fields: FieldReader) -> Manifest:
     config_keys = fields.get("config_keys")
     required: tuple[str, ...] = ()
     if isinstance(config_keys, MapNode):
-        declared = fields.inside(config_keys, "config_keys")
+        declared = fields.nested(config_keys, "config_keys")
         required, optional = declared.names("required"), declared.names("optional")
     else:  # a plain list is the old form, in which no key is required
         optional = fields.names("config_keys")
@@ -224,7 +226,7 @@ def read_manifest(fields: FieldReader) -> Manifest:
         required_config=required,
         optional_config=optional,
         fact_outputs=tuple(_fact_outputs(fields, commands)),
-        others=fields.others(),
+        unknown_keys=fields.unknown_keys(),
     )
 
 
@@ -242,7 +244,7 @@ def _commands(fields: FieldReader) -> Iterator[Command]:
         elif body is None:
             yield Command(name=name)
         else:
-            yield read_command(fields.inside(body, *path), name)
+            yield read_command(fields.nested(body, *path), name)
         names.append(name)
     if not names:
         fields.refuse("commands", "at least one command, for example `commands: [poll, health]`")
@@ -303,7 +305,7 @@ def read_command(fields: FieldReader, name: str) -> Command:
         consumes=_texts(values.get("consume")) if isinstance(values, MapNode) else (),
         emits=tuple(emits),
         declares_events=isinstance(emitted, ListNode),
-        others=fields.others(),
+        unknown_keys=fields.unknown_keys(),
     )
 
 
@@ -343,13 +345,13 @@ def _fact_outputs(fields: FieldReader, commands: Mapping[str, Command]) -> Itera
             message = "a fact rule cannot be read"
             fields.add_problem(item.location, path, message, expected="a mapping", found=describe(item))
             continue
-        rule = fields.inside(item, *path)
+        rule = fields.nested(item, *path)
         if rule.text("from") not in ("", "state_updates"):
             rule.refuse("from", "state_updates")
         view = rule.choice("compatibility_view", CompatibilityView)
         command = ""
         if isinstance(condition_node := rule.get("when"), MapNode):
-            condition = rule.inside(condition_node, "when")
+            condition = rule.nested(condition_node, "when")
             command = condition.text("command", expected="the name of a command")
             if command and command not in commands:
                 hint = did_you_mean(command, commands)

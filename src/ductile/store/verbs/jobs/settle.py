@@ -41,7 +41,7 @@ from ductile.core.runs.progress import combine_artifacts, last_job, start_first_
 from ductile.core.runs.state import NewRun, RunProgress
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError
-from ductile.protocol.plugin_messages import result_in
+from ductile.protocol.plugin_messages import stored_result
 from ductile.store.model.jobs import (
     Accepted,
     EnqueueResult,
@@ -292,7 +292,7 @@ def _outcome_of_steps(session: Session, run: Job) -> RunEnded:
         signal=signal,
         stderr_truncated=bool(truncated),
     )
-    result = result_in(stdout, evidence.output)
+    result = stored_result(stdout, evidence.output)
     return replace(outcome, artifacts=artifacts, evidence=evidence, result=result)
 
 
