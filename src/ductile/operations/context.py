@@ -86,14 +86,14 @@ class OperationContext(Value):
         return self.now(), ZoneInfo(self.snapshot().timezone)
 
     def is_orphaned(self, job: Job) -> bool:
-        """Whether the job counts as running although the process that ran it has died.
+        """Return whether the job counts as running although the process that ran it has died.
 
         The next start of the daemon settles it.
         """
         return job.status is JobStatus.RUNNING and self._no_process_runs_jobs
 
     async def count_orphaned(self) -> int:
-        """How many jobs count as running although their process has died."""
+        """Return how many jobs count as running although their process has died."""
         return (await self.store.queue_counts()).running if self._no_process_runs_jobs else 0
 
     @property
@@ -102,7 +102,7 @@ class OperationContext(Value):
         return self.engine is None and self.offline_runner_pid is None and self.store.cluster is None
 
     def require_engine(self) -> Engine:
-        """The running engine. Raises `DaemonNotRunningError` if there is none."""
+        """Return the running engine. Raises `DaemonNotRunningError` if there is none."""
         if self.engine is None:
             raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
         return self.engine

@@ -170,7 +170,7 @@ class Operation(Value, dict=True):
         return await self.function(reached, decode_request(self.request_type, values, reached.now_and_zone))
 
     async def run_to_json(self, context: OperationContext, values: JsonObject) -> JsonObject:
-        """As `run`, but return the response as decoded JSON."""
+        """Run the operation like `run`, but return the response as decoded JSON."""
         document: JsonObject = to_builtins(await self.run(context, values))
         return document
 
@@ -241,7 +241,8 @@ def right_of(command: Command) -> AccessLevel:
 
 
 def needed_for(snapshot: Snapshot, plugin: str, command: str | None) -> tuple[str, ...]:
-    """The scopes of which one is needed to run a command. An unknown one needs the least, and is not found.
+    """Return the scopes of which one is needed to run a command. An unknown one needs the least, and is not
+    found.
 
     Without a command, they are those of the default: `poll` if the plugin has it, else `handle`.
     """
@@ -255,7 +256,7 @@ def needed_for(snapshot: Snapshot, plugin: str, command: str | None) -> tuple[st
 
 
 def needed_to_run(snapshot: Snapshot, name: str) -> tuple[str, ...]:
-    """The scopes of which one is needed to run any command of a plugin or, without one, a pipeline."""
+    """Return the scopes of which one is needed to run any command of a plugin or, without one, a pipeline."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)
     if name in snapshot.plugins:
         return (general, auth_scope(name, AccessLevel.WRITE))
@@ -263,19 +264,19 @@ def needed_to_run(snapshot: Snapshot, name: str) -> tuple[str, ...]:
 
 
 def needed_for_pipeline(snapshot: Snapshot, name: str) -> tuple[str, ...]:
-    """The scopes of which one is needed to run a pipeline."""
+    """Return the scopes of which one is needed to run a pipeline."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)
     return (general, pipeline_scope(name)) if name in snapshot.pipelines else (general,)
 
 
 def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
-    """The scopes of which one is needed to read about a plugin: for all plugins, or for this one."""
+    """Return the scopes of which one is needed to read about a plugin: for all plugins, or for this one."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.READ)
     return (general, auth_scope(plugin, AccessLevel.READ)) if plugin in snapshot.plugins else (general,)
 
 
 def needed_for_trigger(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
-    """The scopes of which one is needed for a trigger: those for its pipeline, else for the plugin."""
+    """Return the scopes of which one is needed for a trigger: those for its pipeline, else for the plugin."""
     if triggered := pipelines_on(snapshot, f"{plugin}.{command}"):
         # Several pipelines are an error, which the operation raises.
         return needed_for_pipeline(snapshot, triggered[0] if len(triggered) == 1 else "")

@@ -95,7 +95,7 @@ class RequestField(Value):
     instant: bool = False
 
     def parse_text(self, text: str) -> JsonValue:
-        """The JSON value of a text in a query. Raises `UsageError`."""
+        """Return the JSON value of a text in a query. Raises `UsageError`."""
         kind = self.schema.get("type")
         match kind[0] if isinstance(kind, list) else kind:
             case "integer":
@@ -113,7 +113,7 @@ class RequestField(Value):
 
 @cache
 def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
-    """The fields of a request struct by their names on the wire, in the order of the struct."""
+    """Return the fields of a request struct by their names on the wire, in the order of the struct."""
     hints = get_type_hints(request_type, include_extras=True)
     described = {}
     for field in fields(request_type):
@@ -177,7 +177,7 @@ def bad_value(name: str, message: str, hint: str | None = None) -> UsageError:
 
 
 def _unwrap(hint: Any) -> tuple[list[Any], list[Meta]]:
-    """The types of a union without `Annotated`, None last, and all annotations, outermost first."""
+    """Return the types of a union without `Annotated`, None last, and all annotations, outermost first."""
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         types, metas = _unwrap(inner)
@@ -273,7 +273,7 @@ def decode_enums(words: type[EnumType], name: str, value: JsonValue) -> frozense
 
 
 def decode_duration(name: str, value: JsonValue) -> timedelta:
-    """A duration such as `5m`."""
+    """Return a duration such as `5m`."""
     try:
         return parse_duration(decode_text(name, value))
     except QuantityError as error:
@@ -281,7 +281,7 @@ def decode_duration(name: str, value: JsonValue) -> timedelta:
 
 
 def decode_instant(name: str, value: JsonValue, *, now: datetime, zone: tzinfo) -> datetime:
-    """An instant as `parse_instant` reads it."""
+    """Return an instant as `parse_instant` reads it."""
     text = decode_text(name, value)
     try:
         return parse_instant(text, now=now, zone=zone)

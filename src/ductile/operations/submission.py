@@ -52,7 +52,7 @@ _MAX_ATTEMPTS = 1000
 
 
 def _decode_ttl(name: str, value: JsonValue) -> timedelta:
-    """A duration such as `1h`, or a number of seconds."""
+    """Return a duration such as `1h`, or a number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise refused(name, f"{name} has to be a duration, or a number of seconds")
     try:
@@ -67,7 +67,7 @@ def _decode_ttl(name: str, value: JsonValue) -> timedelta:
 
 
 def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
-    """The requested states in the order of a job's life."""
+    """Return the requested states in the order of a job's life."""
     known = ", ".join(WebhookState)
     if not isinstance(value, list) or not value:
         raise refused(name, f"{name} has to be a list of states: {known}")
@@ -249,7 +249,7 @@ def refuse_changed_payload(options: SubmissionOptions, existing: Job | None) -> 
 
 
 def key_used_error(existing: Job) -> RefusedError:
-    """The error for an `Idempotency-Key` that another call has used for this job."""
+    """Return the error for an `Idempotency-Key` that another call has used for this job."""
     return RefusedError(
         "this Idempotency-Key was used with another body",
         hint="Use a new key for a new request.",
@@ -292,7 +292,7 @@ async def find_key_holder(context: OperationContext, options: SubmissionOptions,
 def subscription_of(
     options: SubmissionOptions, plugin: PluginInstance | None = None
 ) -> StateSubscription | None:
-    """The callback with the `model` that state webhooks repeat.
+    """Return the callback with the `model` that state webhooks repeat.
 
     That is `payload.model`, else `plugins.NAME.config.model`.
     """
@@ -350,7 +350,7 @@ def _stored_key(
 
 
 def _callback(snapshot: Snapshot, request: SubmissionRequest) -> StateSubscription | None:
-    """The state subscription of the request. Raises `RefusedError` for a URL that is not allowed."""
+    """Return the state subscription of the request. Raises `RefusedError` for a URL that is not allowed."""
     url = request.state_webhook_url
     if url is None:
         if request.state_webhook_events is not None:
@@ -363,13 +363,13 @@ def _callback(snapshot: Snapshot, request: SubmissionRequest) -> StateSubscripti
 
 
 async def find_calling_job(context: OperationContext, request: BaseSubmissionRequest) -> Job | None:
-    """The job inside which the call is made, if the request names one that exists."""
+    """Return the job inside which the call is made, if the request names one that exists."""
     job_id = normalise_key(request.inside_job)
     return None if job_id is None else await context.store.get_job(job_id)
 
 
 def parse_trace_id(traceparent: str | None) -> str | None:
-    """The trace id of a W3C `traceparent`; None if it is malformed, as the standard says."""
+    """Return the trace id of a W3C `traceparent`; None if it is malformed, as the standard says."""
     match = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent is not None else None
     return None if match is None or match["trace"] == _NO_TRACE else match["trace"]
 

@@ -52,7 +52,7 @@ class Changes(Response):
 
 
 async def show_changes(context: OperationContext, request: ShowChanges) -> Changes:
-    """What changed since an instant, and which files on disk are not as sealed."""
+    """Return what changed since an instant, and which files on disk are not as sealed."""
     since = request.since or context.now() - _DEFAULT_SPAN
     files: tuple[ChangedFile, ...] = ()
     plugins: tuple[str, ...] = ()

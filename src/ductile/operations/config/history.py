@@ -55,7 +55,7 @@ class ConfigHistory(Response):
 
 
 async def show_history(context: OperationContext, request: ShowConfigHistory) -> ConfigHistory:
-    """The configurations that were loaded, and those that were sealed and not loaded, newest first."""
+    """Return the configurations that were loaded, and those that were sealed and not loaded, newest first."""
     directory = context.snapshot().directory
     loads = await context.store.config_history(limit=request.limit + 1)
     try:

@@ -113,7 +113,7 @@ async def make_plan(context: OperationContext, contents: Mapping[str, bytes | No
 
 
 def config_file(context: OperationContext) -> Path:
-    """The absolute path of `config.yaml`. Raises if no daemon runs."""
+    """Return the absolute path of `config.yaml`. Raises if no daemon runs."""
     context.require_engine()
     assert context.config_file is not None  # noqa: S101 - set wherever an engine runs
     return context.config_file.absolute()
@@ -128,7 +128,7 @@ def check_tokens(context: OperationContext, planned: PlannedConfig) -> None:
 
 
 def new_warnings(active: Snapshot, warnings: tuple[ConfigProblem, ...]) -> tuple[ConfigProblem, ...]:
-    """The warnings that the configuration in force does not have."""
+    """Return the warnings that the configuration in force does not have."""
     known = {(warning.key, warning.message) for warning in active.warnings}
     return tuple(warning for warning in warnings if (warning.key, warning.message) not in known)
 

@@ -189,12 +189,12 @@ def _refuse_for_token(context: OperationContext, edits: ConfigEdits) -> None:
 
 
 def _parts(key: str) -> list[str]:
-    """The parts of a key as texts: `plugins`, `echo`, `schedules`, `0`."""
+    """Return the parts of a key as texts: `plugins`, `echo`, `schedules`, `0`."""
     return [part for part in re.split(r"[.\[\]]+", key) if part]
 
 
 def _paths(path: list[str], value: JsonValue) -> Iterator[list[str]]:
-    """The path of a value and of everything inside it."""
+    """Yield the path of a value and of everything inside it."""
     yield path
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -205,7 +205,7 @@ def _paths(path: list[str], value: JsonValue) -> Iterator[list[str]]:
 
 
 def _is_protected(path: list[str]) -> bool:
-    """Whether the path is one that a token may not change, or inside one."""
+    """Return whether the path is one that a token may not change, or inside one."""
     return any(
         len(path) >= len(key) and all(name in ("*", part) for name, part in zip(key, path, strict=False))
         for key in _PROTECTED_KEYS
@@ -213,7 +213,7 @@ def _is_protected(path: list[str]) -> bool:
 
 
 def _has_reference(value: JsonValue) -> bool:
-    """Whether a text in the value refers to a variable, and would disclose its secret."""
+    """Return whether a text in the value refers to a variable, and would disclose its secret."""
     if isinstance(value, dict):
         return any(map(_has_reference, value.values()))
     if isinstance(value, list):

@@ -117,7 +117,8 @@ def job_row(context: OperationContext, job: Job, payload_excerpt: str | UnsetTyp
 
 
 def job_values(context: OperationContext, job: Job) -> dict[str, Any]:
-    """The fields of `ListedJob`, and of the structs that extend it, that are not copied from the job."""
+    """Return the fields of `ListedJob`, and of the structs that extend it, that are not copied from the job.
+    """
     return {
         "job_id": job.id,
         "dedupe_key": bare_key(job.dedupe_key),
@@ -183,7 +184,7 @@ def logged_execution(row: LogRow) -> LoggedExecution:
 
 
 def plugin_response(row: LogRow) -> JsonObject | None:
-    """The response envelope of an execution; None if the plugin printed none.
+    """Return the response envelope of an execution; None if the plugin printed none.
 
     The envelope of a script that succeeded is made from its output.
     """
@@ -202,7 +203,7 @@ def plugin_response(row: LogRow) -> JsonObject | None:
 
 
 def job_output(job: Job, row: LogRow) -> JsonObject | None:
-    """The result of a job as callers read it: the response envelope, and stdout, stderr and exit code.
+    """Return the result of a job as callers read it: the response envelope, and stdout, stderr and exit code.
 
     None for a pipeline run of which no step ran.
     """
@@ -288,7 +289,7 @@ def nest_jobs(
     below: Mapping[str, Sequence[Job]],
     make_node: Callable[[Job, list[NodeType], bool], NodeType],
 ) -> list[NodeType]:
-    """The jobs as nodes that contain the nodes of their children. `below` has the children by job id.
+    """Return the jobs as nodes that contain the nodes of their children. `below` has the children by job id.
 
     `make_node` gets the job, the list of its children, which is filled later, and whether the job is below
     the last level: such jobs follow in the list of the last level. Not recursive, because a long run would

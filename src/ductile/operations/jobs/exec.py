@@ -99,5 +99,5 @@ async def execute_command(
 
 
 def _is_name(text: str) -> bool:
-    """Whether the text can be the command of a job."""
+    """Return whether the text can be the command of a job."""
     return _NAME.fullmatch(text) is not None and text not in SYSTEM_COMMANDS

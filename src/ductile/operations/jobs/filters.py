@@ -49,12 +49,15 @@ class JobFilters(Value):
 
 
 def active_filters(request: Value, filters: type[Value]) -> list[str]:
-    """The names of the filters that are set in a request. `filters` is the struct that declares them."""
+    """Return the names of the filters that are set in a request.
+
+    `filters` is the struct that declares them.
+    """
     return [name for name in filters.__struct_fields__ if getattr(request, name) is not None]
 
 
 async def resolve_filters(context: OperationContext, request: JobFilters) -> JobFilter:
-    """The filter for the store. The latest executions are indexed first if words are searched for.
+    """Return the filter for the store. The latest executions are indexed first if words are searched for.
 
     Raises `NotFoundError` for a plugin or pipeline that is unknown and has no jobs, and `UsageError` for
     filters that exclude each other.

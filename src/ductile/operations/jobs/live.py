@@ -40,7 +40,10 @@ class JobProgress(Response):
 
 
 async def follow_job(context: OperationContext, request: FollowJob) -> JobProgress:
-    """New output and newly ended executions of a job. Waits until there are any, or the job has ended."""
+    """Return new output and newly ended executions of a job.
+
+    Waits until there are any, or the job has ended.
+    """
     live = context.require_engine().live_output
     job_id = (await resolve_job(context, request.job_id)).id
 

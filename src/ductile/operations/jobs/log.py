@@ -95,7 +95,7 @@ class ExecutionPage(Response):
 
 
 async def list_log(context: OperationContext, request: ListLog) -> ExecutionPage:
-    """A page of executions. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
+    """Return a page of executions. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
     if request.status == _PENDING:
         return ExecutionPage(logs=[], next_cursor=None)
     where = await _log_filter(context, request)
@@ -128,7 +128,10 @@ async def _executions(context: OperationContext, rows: Iterable[LogRow], *, outp
 
 
 async def _log_filter(context: OperationContext, request: LogFilters) -> LogFilter:
-    """The filter for the store. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
+    """Return the filter for the store.
+
+    Raises `NotFoundError` for a plugin that is unknown and has no jobs.
+    """
     await refuse_unknown_plugin(context, request.plugin)
     return LogFilter(
         job_id=await resolve_filter(context, request.job_id),
@@ -195,7 +198,7 @@ class NewExecutions(Response):
 
 
 async def follow_log(context: OperationContext, request: FollowLog) -> NewExecutions:
-    """Executions after a number, oldest first. Waits until there is one, or the time is up."""
+    """Return executions after a number, oldest first. Waits until there is one, or the time is up."""
     where = await _log_filter(context, request)
     live = context.require_engine().live_output
 
@@ -222,7 +225,10 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
 
 
 async def _executions_after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
-    """Executions after a number, oldest first. Pages begin with the newest, so all of them are read."""
+    """Return executions after a number, oldest first.
+
+    Pages begin with the newest, so all of them are read.
+    """
     rows: list[LogRow] = []
     cursor: str | None = None
     while True:
@@ -245,7 +251,7 @@ class LedgerPage(Response):
 
 
 async def tail_ledger(context: OperationContext, request: TailLedger) -> LedgerPage:
-    """Ledger entries after a number; without one, the latest."""
+    """Return ledger entries after a number; without one, the latest."""
     lowest, highest = await context.store.ledger_range()
     rows = await context.store.list_ledger(after=request.after, limit=request.limit)
     return LedgerPage(events=[ledger_event(row) for row in rows], lowest=lowest, highest=highest)
@@ -270,7 +276,7 @@ class NewLedgerEvents(Response):
 
 
 async def follow_ledger(context: OperationContext, request: FollowLedger) -> NewLedgerEvents:
-    """Ledger entries after a number, oldest first. Waits until there is one, or the time is up."""
+    """Return ledger entries after a number, oldest first. Waits until there is one, or the time is up."""
 
     async def read_new(last: bool, stopping: bool) -> NewLedgerEvents | None:
         rows = await context.store.list_ledger(after=request.after, limit=LARGEST_PAGE)

@@ -75,7 +75,7 @@ def parse_reference(text: str) -> LatestJob | LatestFailure | PartOfId | WholeId
 
 
 async def find_job(context: OperationContext, job_id: str) -> Job:
-    """The job with this id, also if only its log is left. Raises `NotFoundError` if there is none."""
+    """Return the job with this id, also if only its log is left. Raises `NotFoundError` if there is none."""
     job = await context.store.get_job(job_id)
     if job is None:
         raise NotFoundError(f"there is no job {job_id}", hint="See `ductile job list`.")
@@ -83,7 +83,10 @@ async def find_job(context: OperationContext, job_id: str) -> Job:
 
 
 async def resolve_job(context: OperationContext, text: str) -> Job:
-    """The job that a reference means. Raises `NotFoundError`, or `ConflictError` if it is ambiguous."""
+    """Return the job that a reference means.
+
+    Raises `NotFoundError`, or `ConflictError` if it is ambiguous.
+    """
     match parse_reference(text):
         case LatestJob(of=name):
             if name is not None:
@@ -102,7 +105,7 @@ async def resolve_job(context: OperationContext, text: str) -> Job:
 
 
 async def resolve_run(context: OperationContext, text: str) -> Job:
-    """As `resolve_job`, but the name of a pipeline means its latest run."""
+    """Return the job like `resolve_job`, but the name of a pipeline means its latest run."""
     if text in context.snapshot().pipelines:
         latest = await _latest(context, JobFilter(plugin=RUN_PLUGIN, command=text))
         return await _with_payload(context, latest, f"the pipeline {text} has not run yet")
@@ -110,7 +113,7 @@ async def resolve_run(context: OperationContext, text: str) -> Job:
 
 
 async def resolve_filter(context: OperationContext, text: str | None, *, run: bool = False) -> str | None:
-    """The job id for a filter. An id that no job has is returned as it is: nothing will match it."""
+    """Return the job id for a filter. An id that no job has is returned as it is: nothing will match it."""
     if text is None or (isinstance(parse_reference(text), WholeId) and not run):
         return text
     try:
@@ -129,7 +132,7 @@ async def _with_payload(context: OperationContext, job: Job | None, missing: str
 
 
 async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
-    """The newest job, in the queue or else in the log, that the daemon did not submit for itself.
+    """Return the newest job, in the queue or else in the log, that the daemon did not submit for itself.
 
     Without a plugin in the filter, the run of a step is returned instead of the step.
     """
@@ -152,7 +155,7 @@ async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
 
 
 async def _latest_of(context: OperationContext, name: str) -> Job:
-    """The newest job of the plugin, or run of the pipeline, with this name."""
+    """Return the newest job of the plugin, or run of the pipeline, with this name."""
     candidates = [
         job
         for where in (JobFilter(plugin=name), JobFilter(plugin=RUN_PLUGIN, command=name))
@@ -169,7 +172,10 @@ async def _latest_of(context: OperationContext, name: str) -> Job:
 
 
 async def _latest_failure(context: OperationContext) -> Job | None:
-    """The job that failed last. If it is a step, its run: a step of an ended run cannot be retried alone."""
+    """Return the job that failed last.
+
+    If it is a step, its run: a step of an ended run cannot be retried alone.
+    """
     ended = [
         job
         for status in (JobStatus.FAILED, JobStatus.DEAD)
@@ -183,7 +189,10 @@ async def _latest_failure(context: OperationContext) -> Job | None:
 
 
 async def _find_by_part(context: OperationContext, part: PartOfId, text: str) -> Job:
-    """The job with this part of its id. Raises `NotFoundError`, or `ConflictError` if there are several."""
+    """Return the job with this part of its id.
+
+    Raises `NotFoundError`, or `ConflictError` if there are several.
+    """
     if (exact := await context.store.get_job(text)) is not None:
         return exact
     job_ids = sorted(
@@ -209,7 +218,7 @@ async def _find_by_part(context: OperationContext, part: PartOfId, text: str) ->
 
 
 def _hint_for_missing(context: OperationContext, text: str, default: str | None) -> str | None:
-    """The hint for a job that does not exist: for the name of a plugin or pipeline, its latest job."""
+    """Return the hint for a job that does not exist: for the name of a plugin or pipeline, its latest job."""
     snapshot = context.snapshot()
     if text in snapshot.plugins or text in snapshot.pipelines:
         hint = f"Its latest job, if it has one, is `{_LAST}:{text}`."
@@ -223,21 +232,21 @@ def _hint_for_missing(context: OperationContext, text: str, default: str | None)
 
 
 def id_prefix(text: str) -> str | None:
-    """The text as the prefix of an id, with dashes; None if it cannot be one, or is a whole id."""
+    """Return the text as the prefix of an id, with dashes; None if it cannot be one, or is a whole id."""
     if (digits := _digits_of(text)) is None:
         return None
     return _joined(digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
 
 
 def id_suffix(text: str) -> str | None:
-    """As `id_prefix`, for a suffix."""
+    """Return the text as the suffix of an id, like `id_prefix`."""
     if (digits := _digits_of(text)) is None:
         return None
     return _joined(digits[:-24], digits[-24:-20], digits[-20:-16], digits[-16:-12], digits[-12:])
 
 
 def _digits_of(text: str) -> str | None:
-    """The digits without dashes; None if the text cannot be a part of an id."""
+    """Return the digits without dashes; None if the text cannot be a part of an id."""
     digits = text.replace("-", "")
     is_part = MIN_ID_DIGITS <= len(digits) < _ID_DIGITS
     return digits if is_part and set(digits) <= set("0123456789abcdef") else None
@@ -249,6 +258,6 @@ def _joined(*groups: str) -> str:
 
 
 async def latest_execution(context: OperationContext, where: LogFilter) -> LogRow | None:
-    """The newest execution that matches the filter; None if there is none."""
+    """Return the newest execution that matches the filter; None if there is none."""
     rows = (await context.store.list_log(where, limit=1)).rows
     return rows[0] if rows else None

@@ -87,7 +87,7 @@ class JobPage(Response):
 
 
 async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
-    """A page of jobs. Raises `NotFoundError` for a plugin that is unknown and has none."""
+    """Return a page of jobs. Raises `NotFoundError` for a plugin that is unknown and has none."""
     since, until = request.since or request.created_from, request.until or request.created_before
     where = replace(
         await resolve_filters(context, replace(request, since=since, until=until)),
@@ -107,7 +107,8 @@ async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
 
 
 def payload_excerpt(payload: ShortPayload) -> str:
-    """The beginning of a payload as JSON, with secrets masked; of one that is too long, only its size."""
+    """Return the beginning of a payload as JSON, with secrets masked; of one that is too long, only its size.
+    """
     if payload.payload is None:
         return f"({payload.length} characters)"
     text = msgspec.json.encode(redact(payload.payload)).decode()
@@ -139,7 +140,8 @@ class FullJob(ListedJob, Response, kw_only=True):
 
 
 async def show_job(context: OperationContext, request: ShowJob) -> FullJob:
-    """One job with its payload, result and history; of a pipeline run also its steps, bypassed or not."""
+    """Return one job with its payload, result and history; of a pipeline run also its steps, bypassed or not.
+    """
     job = await resolve_job(context, request.job_id)
     run = await context.store.get_run(job.id) if job.plugin == RUN_PLUGIN else None
     return await _full_job(context, job, steps=UNSET if run is None else describe_steps(run))
@@ -175,7 +177,7 @@ class JobTree(Response):
 
 
 async def job_tree(context: OperationContext, request: OneJob) -> JobTree:
-    """The job and all jobs that follow from it, nested."""
+    """Return the job and all jobs that follow from it, nested."""
     root = await resolve_job(context, request.job_id)
     jobs = await context.store.job_tree(root.id, limit=MAX_TREE_JOBS + 1)
     below: dict[str, list[Job]] = {}
@@ -196,7 +198,7 @@ class JobLog(Response):
 
 
 async def job_logs(context: OperationContext, request: OneJob) -> JobLog:
-    """The executions of a job with their output."""
+    """Return the executions of a job with their output."""
     job = await resolve_job(context, request.job_id)
     executions = await context.store.list_executions(job.id)
     return JobLog(job_id=job.id, executions=[logged_execution(row) for row in executions])
@@ -207,7 +209,7 @@ class WaitForJob(OneJob):
 
 
 async def wait_for_job(context: OperationContext, request: WaitForJob) -> FullJob:
-    """The job when it has ended, or as it is when the time is up or the daemon stops."""
+    """Return the job when it has ended, or as it is when the time is up or the daemon stops."""
     timeout = MAX_WAIT if request.timeout is None else request.timeout
     job = await resolve_job(context, request.job_id)
     if job.status not in TERMINAL:

@@ -42,7 +42,7 @@ class QueueStatus(QueueDepth, Response):
 
 
 async def queue_status(context: OperationContext, _request: NoFields) -> QueueStatus:
-    """How many jobs wait and run."""
+    """Return how many jobs wait and run."""
     counts = await context.store.queue_counts()
     orphaned, workers = await context.count_orphaned(), context.snapshot().max_workers
     return from_record(QueueStatus, counts, orphaned=orphaned, workers=workers)
@@ -59,7 +59,7 @@ class QueuedJobs(Response):
 
 
 async def queue_list(context: OperationContext, request: ListQueue) -> QueuedJobs:
-    """Running and queued jobs, newest first."""
+    """Return running and queued jobs, newest first."""
     await refuse_unknown_plugin(context, request.plugin)
 
     async def listed(status: JobStatus) -> list[ListedJob]:
@@ -132,7 +132,7 @@ class QueueFigures(Response):
 
 
 async def queue_figures(context: OperationContext, _request: NoFields) -> QueueFigures:
-    """How many jobs wait and run, plugin by plugin, and how long the oldest ready job has waited."""
+    """Return how many jobs wait and run, plugin by plugin, and how long the oldest ready job has waited."""
     counts = await context.store.queue_counts()
     now = context.now()
     plugins = []
@@ -177,7 +177,7 @@ class RunFigures(Response):
 
 
 async def execution_figures(context: OperationContext, request: SummariseRuns) -> RunFigures:
-    """How executions ended within a span of time, plugin by plugin."""
+    """Return how executions ended within a span of time, plugin by plugin."""
     span = _DEFAULT_SPAN if request.span is None else request.span
     return await figures_since(context, context.now() - span)
 
@@ -197,7 +197,7 @@ async def plugin_figures(context: OperationContext, request: PluginStats) -> Run
 
 
 async def figures_since(context: OperationContext, since: datetime, plugin: str | None = None) -> RunFigures:
-    """Figures of the executions that ended since an instant, of all plugins or one."""
+    """Return figures of the executions that ended since an instant, of all plugins or one."""
     statistics = await context.store.execution_statistics(since=since, latest=MAX_EXECUTIONS, plugin=plugin)
     return RunFigures(
         since=timestamp(since),
@@ -220,7 +220,7 @@ async def figures_since(context: OperationContext, since: datetime, plugin: str 
 
 
 def time_percentiles(times: Percentiles | None) -> TimePercentiles | None:
-    """The percentiles in milliseconds."""
+    """Return the percentiles in milliseconds."""
     if times is None:
         return None
     return TimePercentiles(

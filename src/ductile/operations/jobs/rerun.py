@@ -159,7 +159,7 @@ def _refuse_rerun(context: OperationContext, old: Job, payload: JsonObject | Non
 
 
 async def _find_input(context: OperationContext, old: Job, payload: JsonObject | None) -> _RerunInput:
-    """The payload and event for the new job. Raises `GoneError` if a part of it is no longer kept."""
+    """Return the payload and event for the new job. Raises `GoneError` if a part of it is no longer kept."""
     event = None if old.source_event_id is None else await context.store.get_event(old.source_event_id)
     gone = []
     if payload is None and old.payload is None and old.source_event_id is not None and event is None:
@@ -185,7 +185,7 @@ def _new_submission(
     rerun_input: _RerunInput,
     options: SubmissionOptions,
 ) -> Submission:
-    """The submission of the new job or run, and the ledger entry about it."""
+    """Return the submission of the new job or run, and the ledger entry about it."""
     snapshot, is_run = context.snapshot(), old.plugin == RUN_PLUGIN
     event = _event_of_run(context, request, old, rerun_input) if is_run else None
     source_event = event or rerun_input.event
@@ -231,7 +231,8 @@ def _new_submission(
 def _event_of_run(
     context: OperationContext, request: RerunJob, old: Job, rerun_input: _RerunInput
 ) -> NewEvent:
-    """The event that the new run begins with: that of the old one, or a new one with another payload."""
+    """Return the event that the new run begins with: that of the old one, or a new one with another payload.
+    """
     stored = rerun_input.event
     is_same = stored is not None and request.payload is None
     pipeline = known_pipeline(context.snapshot(), old.command)

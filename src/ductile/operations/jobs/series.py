@@ -54,7 +54,7 @@ class ExecutionSeries(Response):
 
 
 async def execution_series(context: OperationContext, request: ShowSeries) -> ExecutionSeries:
-    """Executions of plugins over time. Raises `NotFoundError` for a plugin that is unknown."""
+    """Return executions of plugins over time. Raises `NotFoundError` for a plugin that is unknown."""
     if request.plugin != RUN_PLUGIN:
         await refuse_unknown_plugin(context, request.plugin)
     until = context.now()

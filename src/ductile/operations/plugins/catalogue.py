@@ -41,7 +41,7 @@ class Plugins(Response):
 
 
 async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins:
-    """Every plugin that is configured or installed."""
+    """Return every plugin that is configured or installed."""
     snapshot = context.snapshot()
     unhealthy = await unhealthy_plugins(context)
     listed = []
@@ -59,7 +59,7 @@ async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins
 
 
 def _summary(entry: PluginEntry, *, unhealthy: bool) -> dict[str, Any]:
-    """The fields of `PluginSummary` that are not copied from the entry."""
+    """Return the fields of `PluginSummary` that are not copied from the entry."""
     return {
         "refused": entry.reason,
         "unhealthy": unhealthy,
@@ -107,7 +107,7 @@ class ShowPlugin(Value):
 
 
 async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginDetail:
-    """One plugin: its manifest, and its setup here. Raises `NotFoundError`."""
+    """Return one plugin: its manifest, and its setup here. Raises `NotFoundError`."""
     plugin = find_plugin(context.snapshot(), request.plugin)
     entry = next(candidate for candidate in list_entries(context.snapshot()) if candidate.instance is plugin)
     manifest = entry.manifest
@@ -183,7 +183,7 @@ def _check_reveal(context: OperationContext, request: ShowPluginState) -> None:
 
 
 async def plugin_state(context: OperationContext, request: ShowPluginState) -> StoredPluginState:
-    """The state of a plugin, also if the plugin is no longer configured. Raises `NotFoundError`."""
+    """Return the state of a plugin, also if the plugin is no longer configured. Raises `NotFoundError`."""
     _check_reveal(context, request)
     stored = await context.store.plugin_state(request.plugin)
     if stored is None:
@@ -195,7 +195,10 @@ async def plugin_state(context: OperationContext, request: ShowPluginState) -> S
 
 
 async def plugin_facts(context: OperationContext, request: ListPluginFacts) -> PluginFacts:
-    """The facts of a plugin, newest first, also if it is no longer configured. Raises `NotFoundError`."""
+    """Return the facts of a plugin, newest first, also if it is no longer configured.
+
+    Raises `NotFoundError`.
+    """
     _check_reveal(context, request)
     page = await context.store.list_facts(request.plugin, limit=request.limit, cursor=request.cursor)
     if not page.rows:

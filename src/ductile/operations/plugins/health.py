@@ -73,7 +73,7 @@ async def check_health(context: OperationContext, request: CheckHealth) -> Healt
 
 
 async def last_health_checks(context: OperationContext) -> dict[str, LogRow | None]:
-    """The latest health check of every plugin that has the command, by plugin name."""
+    """Return the latest health check of every plugin that has the command, by plugin name."""
     return {
         plugin.name: await latest_execution(context, LogFilter(plugin=plugin.name, command="health"))
         for plugin in _plugins_with_health_check(context)
@@ -81,7 +81,7 @@ async def last_health_checks(context: OperationContext) -> dict[str, LogRow | No
 
 
 def _plugins_with_health_check(context: OperationContext) -> Iterator[PluginInstance]:
-    """The plugins that can run and have a `health` command."""
+    """Yield the plugins that can run and have a `health` command."""
     for plugin in context.snapshot().plugins.values():
         installed = plugin.installed
         if plugin.runnable and installed is not None and "health" in installed.manifest.commands:
@@ -118,7 +118,7 @@ async def _check_one(context: OperationContext, engine: Engine, plugin: PluginIn
 
 
 async def unhealthy_plugins(context: OperationContext) -> dict[str, InitRecord]:
-    """The failed init of each unhealthy plugin, by plugin name."""
+    """Return the failed init of each unhealthy plugin, by plugin name."""
     records = await context.store.list_inits()
     unhealthy = {}
     for name, plugin in context.snapshot().plugins.items():
@@ -130,7 +130,7 @@ async def unhealthy_plugins(context: OperationContext) -> dict[str, InitRecord]:
 
 
 def decide_failed_init(records: Sequence[InitRecord], key: InitKey) -> InitRecord | None:
-    """The failed init that marks a plugin, as it is installed and configured now.
+    """Return the failed init that marks a plugin, as it is installed and configured now.
 
     Until the init of this version has ended, the last init of another version counts. A version whose init
     succeeded earlier is healthy when it is installed again.
@@ -150,6 +150,6 @@ def failed_init(record: InitRecord) -> FailedInit:
 
 
 async def list_unhealthy_plugins(context: OperationContext, _request: NoFields) -> UnhealthyPlugins:
-    """The plugins whose last `init` failed."""
+    """Return the plugins whose last `init` failed."""
     unhealthy = await unhealthy_plugins(context)
     return UnhealthyPlugins(unhealthy={name: failed_init(record) for name, record in unhealthy.items()})

@@ -36,7 +36,7 @@ async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -
 
 
 def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
-    """The plugin configured under this name. Raises `NotFoundError`."""
+    """Return the plugin configured under this name. Raises `NotFoundError`."""
     plugin = snapshot.plugins.get(name)
     if plugin is None:
         raise unknown_plugin(snapshot, name)
@@ -44,7 +44,7 @@ def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
 
 
 def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
-    """The error for a name that is not under `plugins`, with the names that may be meant."""
+    """Return the error for a name that is not under `plugins`, with the names that may be meant."""
     if instances := [instance for instance, plugin in snapshot.plugins.items() if plugin.uses == name]:
         return NotFoundError(
             f"there is no plugin {name} under `plugins`; it is used under other names",
@@ -58,7 +58,7 @@ def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
 
 
 def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
-    """The plugin of this name. Raises `NotFoundError`, or `RefusedError` if it cannot run."""
+    """Return the plugin of this name. Raises `NotFoundError`, or `RefusedError` if it cannot run."""
     plugin = snapshot.plugins.get(name)
     if plugin is None:
         if name in snapshot.available or name in shipped_names():
@@ -76,7 +76,7 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
 
 
 def default_command(plugin: PluginInstance, *, has_payload: bool) -> str:
-    """The command that runs if none is named: one that takes the payload, if there is one."""
+    """Return the command that runs if none is named: one that takes the payload, if there is one."""
     commands = commands_of(plugin)
     if has_payload and "handle" in commands:
         return "handle"
@@ -84,12 +84,12 @@ def default_command(plugin: PluginInstance, *, has_payload: bool) -> str:
 
 
 def commands_of(plugin: PluginInstance) -> Mapping[str, Command]:
-    """The commands of the plugin's manifest by name; none if the plugin cannot be loaded."""
+    """Return the commands of the plugin's manifest by name; none if the plugin cannot be loaded."""
     return plugin.installed.manifest.commands if plugin.installed else {}
 
 
 def known_command(plugin: PluginInstance, command: str) -> str:
-    """The name of the command. Raises `NotFoundError` if the plugin does not have it."""
+    """Return the name of the command. Raises `NotFoundError` if the plugin does not have it."""
     commands = commands_of(plugin)
     if command not in commands:
         near = did_you_mean(command, commands)

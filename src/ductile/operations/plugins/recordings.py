@@ -38,7 +38,7 @@ class LostRecording(Value):
 async def find_recordings(
     context: OperationContext, snapshot: Snapshot, plugin: str, command: str | None, *, limit: int
 ) -> AsyncIterator[Recording | LostRecording]:
-    """The latest jobs of a plugin that have ended with an answer, newest first, at most `limit`.
+    """Yield the latest jobs of a plugin that have ended with an answer, newest first, at most `limit`.
 
     The state in each request is the plugin's present one: earlier ones are not kept. Time limits of steps are
     those of `snapshot`.
@@ -67,7 +67,9 @@ async def find_recordings(
 async def _load(
     context: OperationContext, snapshot: Snapshot, listed: LogRow, state: JsonObject
 ) -> Recording | LostRecording | None:
-    """The recording of an execution, whose output the list does not have; None if it was pruned meanwhile."""
+    """Return the recording of an execution, whose output the list does not have; None if it was pruned
+    meanwhile.
+    """
     rows = await context.store.list_executions(listed.job_id)
     execution = next((row for row in rows if row.execution == listed.execution), None)
     job = await context.store.get_job(listed.job_id)

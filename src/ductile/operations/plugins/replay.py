@@ -253,7 +253,7 @@ class _Replayer:
         )
 
     def report(self, plugin: PluginInstance) -> PluginReplay:
-        """The response with all verdicts. `plugin` is the candidate."""
+        """Return the response with all verdicts. `plugin` is the candidate."""
         verdicts = Counter(job.verdict for job in self._jobs)
         candidate = plugin.uses
         if plugin.installed is not None:
@@ -302,7 +302,7 @@ async def _with_candidate(context: OperationContext, request: ReplayPlugin) -> S
 
 
 def _load_candidate(directory: Path) -> InstalledPlugin:
-    """The plugin in a directory, if it passes the trust checks. Blocks."""
+    """Return the plugin in a directory, if it passes the trust checks. Blocks."""
     if not (directory / MANIFEST_FILE).exists():
         missing = f"{directory} has no {MANIFEST_FILE}"
         if not directory.is_dir():
@@ -326,7 +326,7 @@ def _refuse_outside_roots(snapshot: Snapshot, directory: Path) -> None:
 
 
 def _baseline(active: Snapshot, candidate: Snapshot, request: ReplayPlugin) -> Snapshot | None:
-    """The configuration in force, if running its plugin shows how it answers without the change.
+    """Return the configuration in force, if running its plugin shows how it answers without the change.
 
     None if files were changed in place: the plugin in force would run the changed files too.
     """

@@ -44,7 +44,7 @@ class AnswerDifference(Value):
 
 
 def _compared_part(row: LogRow) -> JsonObject:
-    """The part of an answer that is compared."""
+    """Return the part of a response that is compared."""
     if row.status is not LogStatus.SUCCEEDED:
         return {"error": row.error}
     envelope = plugin_response(row) or {}
@@ -53,7 +53,8 @@ def _compared_part(row: LogRow) -> JsonObject:
 
 
 def compare_answers(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tuple[ValueDifference, ...]:
-    """The differences of two answers outside the ignored paths; only the error if just one has failed."""
+    """Return the differences of two answers outside the ignored paths; only the error if just one has failed.
+    """
     if (before.status is LogStatus.SUCCEEDED) != (now.status is LogStatus.SUCCEEDED):
         old = MISSING if before.status is LogStatus.SUCCEEDED else before.error
         new = MISSING if now.status is LogStatus.SUCCEEDED else now.error
@@ -62,7 +63,7 @@ def compare_answers(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tupl
 
 
 def judge_answers(before: LogRow, now: LogRow, differences: Sequence[ValueDifference]) -> ReplayVerdict:
-    """The verdict on the later answer. It is never `drifted`, which needs a third answer."""
+    """Return the verdict on the later answer. It is never `drifted`, which needs a third answer."""
     was_ok, is_ok = (row.status is LogStatus.SUCCEEDED for row in (before, now))
     if was_ok != is_ok:
         return ReplayVerdict.FAILS_NOW if was_ok else ReplayVerdict.FAILED_BEFORE
@@ -78,7 +79,7 @@ def describe_difference(difference: ValueDifference) -> AnswerDifference:
 
 
 def quote_masked(path: Path, value: JsonValue | Missing) -> str | None:
-    """The value as JSON, masked if a key on the way to it looks secret."""
+    """Return the value as JSON, masked if a key on the way to it looks secret."""
     if value is MISSING:
         return None
     for key in reversed(path):

@@ -103,7 +103,7 @@ def pipeline_id(pipeline: str) -> str:
 
 
 def skills_of(snapshot: Snapshot) -> Iterator[Skill]:
-    """Every command that can run, and every pipeline."""
+    """Yield every command that can run, and every pipeline."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin).values() if plugin.runnable else ():
             if command.name not in SYSTEM_COMMANDS:
@@ -156,7 +156,7 @@ def _pipeline_skill(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -
 
 
 def summarise_pipeline(pipeline: PipelineSettings) -> str:
-    """A sentence about a pipeline, made from its steps: pipelines have no description."""
+    """Return a sentence about a pipeline, made from its steps: pipelines have no description."""
     trigger = pipeline.on or pipeline.on_hook
     used = ", ".join(step.uses or step.call or step.id or "steps" for step in pipeline.steps)
     return f"Runs {used}" + (f"; also started by {trigger}" if trigger else "") + "."
@@ -188,7 +188,7 @@ def _leading_keys(path: str) -> tuple[str, ...]:
 
 
 def _object_schema(known: set[tuple[str, ...]], required: set[tuple[str, ...]]) -> JsonObject:
-    """The schema of an object with these paths of keys. The type of a path's last key is not known."""
+    """Return the schema of an object with these paths of keys. The type of a path's last key is not known."""
     properties: JsonObject = {}
     for name in sorted({path[0] for path in known}):
         known_below = {path[1:] for path in known if path[0] == name and len(path) > 1}

@@ -90,12 +90,12 @@ class Topology(Response):
 
 
 async def show_topology(context: OperationContext, _request: NoFields) -> Topology:
-    """The topology of the configuration in force."""
+    """Return the topology of the configuration in force."""
     return topology_of(context.snapshot())
 
 
 def topology_of(snapshot: Snapshot) -> Topology:
-    """The topology of a configuration."""
+    """Return the topology of a configuration."""
     plugins = []
     for plugin in snapshot.plugins.values():
         commands = {
@@ -136,7 +136,7 @@ def topology_of(snapshot: Snapshot) -> Topology:
 
 
 def _steps_in(steps: Iterable[StepSettings]) -> Iterator[StepSettings]:
-    """The steps and all steps inside them, at any depth."""
+    """Yield the steps and all steps inside them, at any depth."""
     for step in steps:
         yield step
         yield from _steps_in(step.steps or ())
@@ -146,7 +146,7 @@ def _steps_in(steps: Iterable[StepSettings]) -> Iterator[StepSettings]:
 
 
 def _events(snapshot: Snapshot) -> list[TopologyEvent]:
-    """Every event type that a plugin or webhook declares, or a route or pipeline takes.
+    """Return every event type that a plugin or webhook declares, or a route or pipeline takes.
 
     `POST /event` may publish any of them.
     """
@@ -173,7 +173,7 @@ def _events(snapshot: Snapshot) -> list[TopologyEvent]:
 
 
 def _hooks(snapshot: Snapshot) -> list[TopologyHook]:
-    """The hooks that a plugin or pipeline emits or a pipeline takes.
+    """Return the hooks that a plugin or pipeline emits or a pipeline takes.
 
     Hooks are no events: they cannot be published, and routes do not take them.
     """

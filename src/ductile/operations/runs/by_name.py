@@ -51,7 +51,7 @@ async def run_named(context: OperationContext, request: RunNamed) -> Submitted |
 
 
 def is_pipeline(snapshot: Snapshot, name: str, command: str | None) -> bool:
-    """Whether the name stands for a pipeline: a plugin of the same name comes first.
+    """Return whether the name stands for a pipeline: a plugin of the same name comes first.
 
     Raises `NotFoundError` for an unknown name, and `UsageError` for a command of a pipeline.
     """

@@ -215,7 +215,7 @@ def _stack(boxes: Sequence[_Box]) -> _Box:
 
 
 def _step_box(step: TreeStep) -> _Box:
-    """The box of a step, with the boxes of the steps inside it."""
+    """Return the box of a step, with the boxes of the steps inside it."""
     title = step.node.label.title
     lines = [(title, "id")] if step.id.isdigit() else [(step.id, "id"), (title, "soft")]
     conditional = ""

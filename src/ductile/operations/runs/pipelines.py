@@ -65,7 +65,7 @@ class PipelineList(Response):
 
 
 async def list_pipelines(context: OperationContext, _request: NoFields) -> PipelineList:
-    """Every pipeline of the configuration, with its latest run."""
+    """Return every pipeline of the configuration, with its latest run."""
     snapshot, visible = context.snapshot(), context.for_answer()
     listed = []
     for pipeline in snapshot.policy.pipelines.by_name.values():
@@ -106,7 +106,7 @@ class ShowPipeline(Value):
 
 
 async def show_pipeline(context: OperationContext, request: ShowPipeline) -> PipelineDetail:
-    """One pipeline of the configuration in force. Raises `NotFoundError`."""
+    """Return one pipeline of the configuration in force. Raises `NotFoundError`."""
     return describe_pipeline(context.snapshot(), request.pipeline)
 
 
@@ -153,13 +153,13 @@ class PipelineDrawing(Response):
 
 
 async def graph_of_pipeline(context: OperationContext, request: DrawPipeline) -> PipelineDrawing:
-    """A drawing of a pipeline of the configuration in force. Raises `NotFoundError`."""
+    """Return a drawing of a pipeline of the configuration in force. Raises `NotFoundError`."""
     drawn = draw_pipeline(context.snapshot(), request.pipeline, request.format)
     return PipelineDrawing(pipeline=request.pipeline, format=request.format, drawing=drawn)
 
 
 def draw_pipeline(snapshot: Snapshot, name: str, drawing: Drawing) -> str:
-    """The text of a drawing. Raises `NotFoundError` for an unknown pipeline."""
+    """Return the text of a drawing. Raises `NotFoundError` for an unknown pipeline."""
     pipeline = known_pipeline(snapshot, name)
     steps = build_tree(pipeline.graph, snapshot.policy.is_secret)
     trigger = trigger_of(pipeline) or name
@@ -187,7 +187,7 @@ class RunProgressReport(Response):
 
 
 async def follow_run(context: OperationContext, request: FollowRun) -> RunProgressReport:
-    """The ended steps of a run. Waits until there are more than the caller knows of.
+    """Return the ended steps of a run. Waits until there are more than the caller knows of.
 
     Returns also when the run has ended, the time is up, or the daemon stops. Reads the latest steps only.
     """

@@ -172,7 +172,8 @@ def _published(
 
 
 def _explain_no_target(context: OperationContext, event_type: str) -> str:
-    """The message for an event that no route and no pipeline takes, with the type that may be meant."""
+    """Return the message for an event that no route and no pipeline takes, with the type that may be meant.
+    """
     source, snapshot = context.source.submitted_by, context.snapshot()
     known = {route.event_type for route in snapshot.routes if route.source == source}
     known |= {

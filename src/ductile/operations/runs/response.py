@@ -33,7 +33,7 @@ class SyncWait(Value):
     cancel_on_timeout: bool = False
 
     def has_cancelled(self, job: Job) -> bool:
-        """Whether the deadline ended the run.
+        """Return whether the deadline ended the run.
 
         The engine cancels at the instant at which the caller gives up, and may do so before the caller reads
         the job: the response is the same either way.
@@ -173,7 +173,7 @@ def _message(text: str, duplicate: bool) -> str:
 def _steps(
     job: Job, members: Sequence[Job], executions: Mapping[str, LogRow]
 ) -> tuple[list[RunStep], list[FlatRunStep]]:
-    """The steps nested below each other, and the same steps as a list."""
+    """Return the steps nested below each other, and the same steps as a list."""
     below: dict[str, list[Job]] = {}
     member_ids = {member.id for member in members}
     for member in members:

@@ -127,7 +127,7 @@ async def trigger_pipeline(
 
 
 def known_pipeline(snapshot: Snapshot, name: str) -> Pipeline:
-    """The pipeline of this name. Raises `NotFoundError`."""
+    """Return the pipeline of this name. Raises `NotFoundError`."""
     pipelines = snapshot.policy.pipelines.by_name
     if name not in pipelines:
         raise NotFoundError(
@@ -212,7 +212,7 @@ def _sync_wait(
 def make_event(
     context: OperationContext, kind: str, request: StartRequest | BaseSubmissionRequest
 ) -> NewEvent:
-    """The event of a request. The id of a webhook delivery is its key."""
+    """Return the event of a request. The id of a webhook delivery is its key."""
     headers: dict[str, Any] | None = getattr(request, "headers", None)
     return NewEvent(
         id=make_id(context.now(), context.rng),

@@ -40,5 +40,5 @@ WAITING = frozenset(name for name, operation in OPERATIONS.items() if operation.
 
 
 def bind_operations(context: OperationContext) -> Mapping[str, Callable[[JsonObject], Awaitable[Any]]]:
-    """The operations by name, each bound to a context: from named values to a response."""
+    """Return the operations by name, each bound to a context: from named values to a response."""
     return {name: partial(operation.run, context) for name, operation in OPERATIONS.items()}

@@ -10,7 +10,7 @@ from ductile.operations.table.row import exclusive, read
 
 
 def _of_schedule(method: Callable[..., HttpRoute], word: str, **options: Any) -> HttpRoute:
-    """The routes of one schedule. Its id may be left out, as on the command line."""
+    """Return the routes of one schedule. Its id may be left out, as on the command line."""
     options = {"tag": "schedules", "statuses": (200, 404, 409)} | options
     return method(
         f"/schedule/{{plugin}}/{{schedule}}/{word}", aliases=(f"/schedule/{{plugin}}/{word}",), **options

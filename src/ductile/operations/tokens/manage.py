@@ -151,12 +151,12 @@ class TokenRefreshed(Response):
 
 
 async def list_tokens(context: OperationContext, _request: NoFields) -> TokenList:
-    """The tokens and secrets in the configuration's files, and whether the daemon has them."""
+    """Return the tokens and secrets in the configuration's files, and whether the daemon has them."""
     return TokenList(tokens=[await _list_with_usage(context, row) for row in await _rows(context)])
 
 
 async def show_token(context: OperationContext, request: ShowToken) -> TokenDetail:
-    """One token or secret. Raises `NotFoundError`."""
+    """Return one token or secret. Raises `NotFoundError`."""
     row = find_token_entry(await _rows(context), request.name)
     return from_record(TokenDetail, await _list_with_usage(context, row))
 
@@ -245,7 +245,7 @@ def listed_token(row: TokenEntry, now: datetime, *, in_force: bool | UnsetType =
 
 
 async def _list_with_usage(context: OperationContext, row: TokenEntry) -> ListedToken:
-    """A token of the files with whether the daemon has it, its limits and what it has used of them."""
+    """Return a token of the files with whether the daemon has it, its limits and what it has used of them."""
     snapshot = context.snapshot()
     names_in_force = {token.name for token in snapshot.tokens} | set(snapshot.secrets)
     # The daemon names a token without a name after its digest, which is not shown.
@@ -264,7 +264,7 @@ async def _list_with_usage(context: OperationContext, row: TokenEntry) -> Listed
 
 
 async def _rows(context: OperationContext) -> tuple[TokenEntry, ...]:
-    """The tokens and secrets in the files on disk. Raises if no daemon runs."""
+    """Return the tokens and secrets in the files on disk. Raises if no daemon runs."""
     context.require_engine()
     return await asyncio.to_thread(read_token_entries, str(context.config_file), context.environ)
 
@@ -291,7 +291,7 @@ def check_covered(context: OperationContext, scopes: Iterable[str], *, name: str
 
 
 async def _require_loadable(context: OperationContext) -> Reloader:
-    """The reloader, if what is on disk can be loaded: a token that is written must come into force."""
+    """Return the reloader, if what is on disk can be loaded: a token that is written must come into force."""
     reloader = context.require_engine().reloader
     await _check_disk(reloader)
     return reloader

@@ -83,7 +83,7 @@ def _compact(
 
 
 def _reword_field(name: str, value: Any) -> Any:
-    """The value of a field with advice in the words of tools, and instants in whole seconds."""
+    """Return the value of a field with advice in the words of tools, and instants in whole seconds."""
     if isinstance(value, str):
         if name in ADVICE:
             return in_tool_words(value)
@@ -141,7 +141,7 @@ class _Cuts:
         cuts[path] = (length, max(full_length, len(value)))
 
     def notes(self) -> list[JsonValue]:
-        """The cuts in words: `jobs: 5 of 40 entries`."""
+        """Return the cuts in words: `jobs: 5 of 40 entries`."""
         notes = [f"{path}: {length} of {full} entries" for path, (length, full) in self._entries.items()]
         notes += [f"{path}: {length} of {full} characters" for path, (length, full) in self._texts.items()]
         more = [f"and {len(notes) - _MAX_NOTES} more places"] if len(notes) > _MAX_NOTES else []
@@ -154,7 +154,7 @@ def _size(value: Any) -> int:
 
 
 def _places(value: Any, path: str) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
-    """Every value inside this one, with its path and the function that replaces it."""
+    """Yield every value inside this one, with its path and the function that replaces it."""
     pairs: list[tuple[Any, Any]] = []
     if isinstance(value, dict):
         pairs = list(value.items())

@@ -86,7 +86,8 @@ class _NamedTool(Value):
 
 
 async def list_tools(context: OperationContext, request: ListTools) -> ToolList:
-    """The tools that the caller's scopes allow: operations first, then commands and pipelines by their names.
+    """Return the tools that the caller's scopes allow: operations first, then commands and pipelines by their
+    names.
 
     A cursor is the name of the last tool of a page: a tool that is added or removed meanwhile moves no other
     tool to another page. Raises `UsageError` for any other cursor.
@@ -124,7 +125,9 @@ async def list_tools(context: OperationContext, request: ListTools) -> ToolList:
 def _allowed_tools(
     snapshot: Snapshot, scopes: tuple[str, ...] | None, *, configured: bool
 ) -> list[_NamedTool]:
-    """The tools that these scopes allow: operations first, then, if `configured`, commands and pipelines."""
+    """Return the tools that these scopes allow: operations first, then, if `configured`, commands and
+    pipelines.
+    """
     tools = [
         _NamedTool(name=name, description=row.summary or operation_of(row).summary, definition=row)
         for name, row in TOOLS.items()
@@ -145,7 +148,7 @@ def _allowed_tools(
 
 
 def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation: Operation) -> bool:
-    """Whether the scopes allow the operation for at least one plugin or pipeline, or as a whole."""
+    """Return whether the scopes allow the operation for at least one plugin or pipeline, or as a whole."""
     access = operation.access
     if scopes is None or access.required_scopes is None or access.discovery or access.any_token:
         return True
@@ -157,7 +160,7 @@ def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation:
 
 
 def find_configured(snapshot: Snapshot, tool: str) -> CommandTool | PipelineTool | None:
-    """The command or pipeline that a tool of this name runs; None if there is none."""
+    """Return the command or pipeline that a tool of this name runs; None if there is none."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin) if plugin.runnable else ():
             if command not in SYSTEM_COMMANDS and command_id(plugin.name, command) == tool:

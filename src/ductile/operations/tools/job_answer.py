@@ -67,7 +67,7 @@ class AwaitedJob(Value):
     progress: WaitProgress | None
 
     def as_task(self, context: OperationContext) -> JobTask:
-        """The job as a task of the Model Context Protocol."""
+        """Return the job as a task of the Model Context Protocol."""
         service = context.snapshot().service
         return job_task(
             self.job,

@@ -82,6 +82,6 @@ async def _read(context: OperationContext, job_id: str, wait: timedelta) -> Full
 
 
 async def step_progress(context: OperationContext, job: FullJob) -> StepProgress:
-    """How far the job is; of a run, how many of its steps have ended."""
+    """Return how far the job is; of a run, how many of its steps have ended."""
     run = await context.store.get_run(job.job_id) if job.plugin == RUN_PLUGIN else None
     return measure_progress(job, () if run is None else describe_steps(run))

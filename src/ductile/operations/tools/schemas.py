@@ -34,7 +34,7 @@ _DEDUPE_KEY: JsonObject = {"type": "string", "description": "As that of run."}
 
 
 def tool_fields(row: ToolRow) -> Mapping[str, RequestField]:
-    """The fields of the operation that a caller of the tool may set."""
+    """Return the fields of the operation that a caller of the tool may set."""
     hidden = {*row.fixed, *(("dry_run",) if row.starts_job else ())}
     if row.operation == "job.wait":
         hidden.add("timeout")
@@ -48,12 +48,12 @@ def tool_fields(row: ToolRow) -> Mapping[str, RequestField]:
 
 
 def waits_for_job(row: ToolRow) -> bool:
-    """Whether a call of the tool waits for a job, and so has the argument `wait`."""
+    """Return whether a call of the tool waits for a job, and so has the argument `wait`."""
     return row.starts_job or row.operation == "job.wait"
 
 
 def input_schema(row: ToolRow) -> JsonObject:
-    """The arguments of a tool of the table."""
+    """Return the arguments of a tool of the table."""
     fields = tool_fields(row)
     properties: JsonObject = {}
     for name, field in fields.items():
@@ -74,7 +74,7 @@ def input_schema(row: ToolRow) -> JsonObject:
 
 
 def payload_schema(schema: JsonSchema | None) -> JsonObject:
-    """The arguments of a tool that runs a command or a pipeline."""
+    """Return the arguments of a tool that runs a command or a pipeline."""
     needs_payload = isinstance(schema, dict) and bool(schema.get("required"))
     payload: JsonValue = schema if isinstance(schema, dict) else {"type": "object"}
     properties: JsonObject = {"payload": payload, "wait": _SHORT_WAIT_FIELD, "dedupe_key": _DEDUPE_KEY}
@@ -87,7 +87,7 @@ def _object(properties: JsonObject, required: list[str]) -> JsonObject:
 
 
 def output_schema(types: Iterable[type[Response]]) -> JsonObject:
-    """The schema of an answer that is one of these responses.
+    """Return the schema of an answer that is one of these responses.
 
     Structs are described two levels deep, because a client loads the schemas of all tools. No field is
     required, because answers are shortened.
@@ -104,7 +104,8 @@ def output_schema(types: Iterable[type[Response]]) -> JsonObject:
 
 
 def _without_texts(schema: Any, components: Mapping[str, Any], levels: int) -> Any:
-    """The schema without titles and descriptions, with this many levels of structs written out in it."""
+    """Return the schema without titles and descriptions, with this many levels of structs written out in it.
+    """
     if isinstance(schema, list):
         return [_without_texts(part, components, levels) for part in schema]
     if not isinstance(schema, dict):

@@ -123,12 +123,12 @@ def _without_passed_steps(report: PipelineTestReport) -> PipelineTestReport:
 
 
 def _explains(operation: str, *omit: str, **options: Any) -> ToolRow:
-    """The row of a tool with a short answer."""
+    """Return the row of a tool with a short answer."""
     return ToolRow(operation=operation, characters=SHORT_ANSWER_CHARACTERS, omit=frozenset(omit), **options)
 
 
 def _reads(operation: str, *omit: str, **options: Any) -> ToolRow:
-    """The row of a tool whose answer is without these fields."""
+    """Return the row of a tool whose answer is without these fields."""
     return ToolRow(operation=operation, omit=frozenset(omit), **options)
 
 
@@ -219,12 +219,12 @@ TOOLS: Mapping[str, ToolRow] = {
 
 
 def operation_of(row: ToolRow) -> Operation:
-    """The operation that the tool runs."""
+    """Return the operation that the tool runs."""
     return OPERATIONS[row.operation]
 
 
 def is_read_only(row: ToolRow) -> bool:
-    """Whether the tool changes nothing."""
+    """Return whether the tool changes nothing."""
     operation = operation_of(row)
     is_read = operation.read_only or (operation.http is not None and operation.http.method == "GET")
     return is_read or row.reads

@@ -46,14 +46,17 @@ class JobTask(Value):
 
 
 def task_status(status: JobStatus, reason: JobReason) -> TaskStatus:
-    """The status of the task of a job with this status and reason."""
+    """Return the status of the task of a job with this status and reason."""
     if status not in TERMINAL:
         return TaskStatus.WORKING
     return TaskStatus.CANCELLED if reason is JobReason.CANCELLED else TaskStatus.COMPLETED
 
 
 def job_task(job: FullJob, *, progress: str | None, retention: timedelta, now: datetime) -> JobTask:
-    """The job as a task. `progress` is how far the steps of a run are, `retention` counts from its end."""
+    """Return the job as a task.
+
+    `progress` is how far the steps of a run are, `retention` counts from its end.
+    """
     last = job.transitions[-1].at if job.transitions else job.created_at
     created = parse_timestamp(job.created_at)
     ended = now if job.completed_at is None else parse_timestamp(job.completed_at)
@@ -85,7 +88,7 @@ class StepProgress(Value):
 
 
 def measure_progress(job: FullJob, steps: tuple[StepReport, ...]) -> StepProgress:
-    """How far a job is; `steps` are those of a run."""
+    """Return how far a job is; `steps` are those of a run."""
     counted = [step for step in steps if step.outcome is not StepOutcome.ENTERED]
     if not counted:
         return StepProgress(done=2 * job.attempt - (job.status is not JobStatus.RUNNING))
@@ -101,7 +104,7 @@ def measure_progress(job: FullJob, steps: tuple[StepReport, ...]) -> StepProgres
 
 
 def describe_job(job: FullJob) -> str:
-    """What a job does, or why it ended: `it is running (attempt 2 of 4)`."""
+    """Return what a job does, or why it ended: `it is running (attempt 2 of 4)`."""
     is_running = job.status is JobStatus.RUNNING
     text = "it is running" if is_running else f"{job.status}: {job.reason.description}"
     attempt = f" (attempt {job.attempt} of {job.max_attempts})" if job.attempt > 1 else ""
