@@ -148,7 +148,7 @@ async def _serve_with(
         now=deps.clock.now,
         rng=deps.rng,
         engine=engine,
-        load=deps.load,
+        load_from_disk=deps.load,
         config_file=config_file,
         environ=deps.environ,
         sign_in_links=SignInLinks(time.monotonic),
@@ -156,7 +156,7 @@ async def _serve_with(
         webhook_refusals=WebhookRefusals(),
     )
     operations = {**table.bind_operations(context), CONFIG_PATH_OPERATION: config_path_operation(config_file)}
-    control = ControlServer(socket, operations, deps.signals, waiting=table.WAITING)
+    control = ControlServer(socket, operations, deps.signals, waiting=table.WAITING_OPERATIONS)
     loop = asyncio.get_running_loop()
     for stop_signal in _STOP_SIGNALS:
         loop.add_signal_handler(stop_signal, engine.stop)

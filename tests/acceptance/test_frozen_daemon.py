@@ -1,4 +1,4 @@
-"""A daemon that is stopped (SIGSTOP) answers no command: commands say so and end."""
+"""A daemon that is suspended (SIGSTOP) answers no command: commands say so and end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def frozen(workspace: Workspace) -> Iterator[Daemon]:
 def test_a_command_ends_and_says_why(workspace: Workspace, frozen: Daemon, words: str) -> None:
     ran = workspace.ductile(*words.split())
     assert ran.status == 75
-    assert f"the daemon (process {frozen.process.pid}) is stopped and does not answer" in ran.err
+    assert f"the daemon (process {frozen.process.pid}) is suspended and does not answer" in ran.err
     assert f"kill -CONT {frozen.process.pid}" in ran.err
 
 

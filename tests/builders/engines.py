@@ -124,7 +124,7 @@ class Bench:
             now=lambda: datetime.now(UTC),
             rng=Random(),
             engine=self.engine,
-            load=self.load,
+            load_from_disk=self.load,
         )
 
     def configure(self, plugins: str) -> None:

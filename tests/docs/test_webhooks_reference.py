@@ -21,7 +21,7 @@ from ductile.protocol.state_webhook import (
     encode_state_webhook,
 )
 from ductile.store.model.maintenance import Retention
-from ductile.webhooks.server import BODY_SECONDS, CONNECTIONS, UNVERIFIED_BYTES
+from ductile.webhooks.server import BODY_SECONDS, MAX_CONNECTIONS, UNVERIFIED_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "webhooks.md").read_text(encoding="utf-8")
 ROWS = [
@@ -65,7 +65,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert f"together have {CONCURRENCY_LIMITS[ReceiverHealth.SLOW].total} slots" in PAGE
     assert f"all unknown ones {CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].total}," in PAGE
     assert f"within {BODY_SECONDS:.0f} seconds" in PAGE
-    assert f"{CONNECTIONS} connections are served at once" in PAGE
+    assert f"{MAX_CONNECTIONS} connections are served at once" in PAGE
     assert f"{UNVERIFIED_BYTES // 1024**2} MiB of memory together" in PAGE
     assert MAX_RESULT_BYTES == 256 * 1024
     assert "256 KiB" in PAGE

@@ -19,7 +19,7 @@ from ductile.operations.system.digest import (
     SkippedGroup,
     WaitingGroupReport,
 )
-from ductile.operations.tools.answers import compact, fit
+from ductile.operations.tools.answers import compact, shorten
 from ductile.operations.tools.table import TOOLS
 from ductile.store.model.maintenance import ConfigOrigin
 
@@ -78,7 +78,7 @@ def test_a_night_fits_in_1500_tokens(name: str, text: str, groups: int, others: 
         next=[f"ductile job explain {JOB}"] * 4,
     )
     row = TOOLS["last_night"]
-    answer = fit(compact(digest, row.omit), row.characters)
+    answer = shorten(compact(digest, row.omit), row.characters)
     assert len(msgspec.json.encode(answer)) <= MAX_TOKENS * BYTES_PER_TOKEN
     assert answer["failed_jobs"] == jobs
     shown = answer["failed"]

@@ -62,7 +62,7 @@ def test_every_end_of_an_id_is_one(now: datetime, seed: int, length: int, dashes
 def test_every_text_has_one_meaning(text: str) -> None:
     """No input raises. `last` never hides an id: no id begins with that word."""
     match parse_reference(text):
-        case LatestJob(of=name):
+        case LatestJob(name=name):
             assert text.strip().lower() == "last" if name is None else text.strip().endswith(f":{name}")
         case LatestFailure():
             assert text.strip().lower() == "last:failed"
@@ -76,7 +76,7 @@ def test_every_text_has_one_meaning(text: str) -> None:
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]*", fullmatch=True).filter(lambda name: name.lower() != "failed")
 )
 def test_last_takes_the_name_of_any_plugin(name: str) -> None:
-    assert parse_reference(f"last:{name}") == LatestJob(of=name)
+    assert parse_reference(f"last:{name}") == LatestJob(name=name)
 
 
 @given(MOMENTS, st.integers())

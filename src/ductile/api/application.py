@@ -1,4 +1,4 @@
-"""The ASGI application of the API: finds the endpoint of a request, authenticates, reads, replies and logs.
+"""The ASGI application of the API: finds the endpoint, authenticates, reads the body, responds and logs.
 
 It uses no framework: all routes are in the table of endpoints, and submitting a job is the path of the daemon
 that is used most.
@@ -16,9 +16,9 @@ from ductile.http.application import (
     Exchange,
     HttpApplication,
     LogRateLimiter,
+    headers_by_name,
     report_request,
-    single_headers,
-    unless_disconnected,
+    run_unless_disconnected,
 )
 from ductile.http.body import BODY_SECONDS, read_body
 from ductile.http.responses import HttpResponse, JsonResponse, encode
@@ -33,16 +33,16 @@ _BAD_REQUEST = 400
 
 
 class ApiExchange(Exchange):
-    route: MatchedEndpoint | None = None
+    matched: MatchedEndpoint | None = None
     #: The scopes of the caller's token.
     scopes: tuple[str, ...] = ()
     #: Whether the caller signed in by a link, without a token of the configuration.
-    by_link: bool = False
+    signed_in_by_link: bool = False
 
     @property
     def path(self) -> str:
         """The path for the log, without the query."""
-        return path_for_log(self.scope["raw_path"]) if self.route is None else self.route.logged_path
+        return path_for_log(self.scope["raw_path"]) if self.matched is None else self.matched.logged_path
 
 
 class ApiApplication(HttpApplication[ApiExchange]):
@@ -54,31 +54,33 @@ class ApiApplication(HttpApplication[ApiExchange]):
         signals: SignalBus,
         clock: Callable[[], float],
         *,
-        sampler: LogRateLimiter | None = None,
+        request_log_limiter: LogRateLimiter | None = None,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
-        """`sampler` decides which requests without a token are logged in full; without one, all are."""
+        """`request_log_limiter` decides which requests without a token are logged in full; if it is
+        None, all are.
+        """
         self._context = context
         self._services = services
         self._router = router
         self._authenticator = services.authenticator
         self._signals = signals
         self._clock = clock
-        self._sampler = sampler
+        self._request_log_limiter = request_log_limiter
         self._body_seconds = body_seconds
 
     def new_exchange(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> ApiExchange:
-        return ApiExchange(scope, receive, send, started_at=self._clock())
+        return ApiExchange(scope, receive, send, received_at=self._clock())
 
     async def respond(self, exchange: ApiExchange) -> HttpResponse:
         scope = exchange.scope
-        route = exchange.route = self._router.find(scope["method"], scope["raw_path"])
-        endpoint = route.endpoint
-        headers = single_headers(scope)
+        matched = exchange.matched = self._router.find(scope["method"], scope["raw_path"])
+        endpoint = matched.endpoint
+        headers = headers_by_name(scope)
         snapshot = self._context.snapshot()
-        self._admit(exchange, route, headers)
+        self._admit(exchange, matched, headers)
         if endpoint.http.submits:
             self._context.refuse_when_stopping()
         body = None
@@ -91,21 +93,21 @@ class ApiApplication(HttpApplication[ApiExchange]):
             if endpoint.http.submits:
                 self._context.refuse_when_stopping()
             if self._context.snapshot() is not snapshot:
-                self._admit(exchange, route, headers)
+                self._admit(exchange, matched, headers)
         request = ApiRequest(
             context=self._context,
             services=self._services,
-            values=read_parameters(route, scope["query_string"], headers, body),
+            values=read_parameters(matched, scope["query_string"], headers, body),
             headers=headers,
-            route=route,
-            token=exchange.token,
+            matched=matched,
+            token_name=exchange.token_name,
             scopes=exchange.scopes,
-            by_link=exchange.by_link,
+            signed_in_by_link=exchange.signed_in_by_link,
             peer=exchange.peer,
         )
         work = endpoint.handler(request)
         if endpoint.http.waits:
-            response = await unless_disconnected(exchange.receive, work)
+            response = await run_unless_disconnected(exchange.receive, work)
             # A token that was revoked meanwhile gets no events, but still the response to a submission.
             if not endpoint.http.submits:
                 self._admit_again(exchange, request, headers)
@@ -113,50 +115,50 @@ class ApiApplication(HttpApplication[ApiExchange]):
             response = await work
         return _render(endpoint, response) if isinstance(response, Reply) else response
 
-    def _admit(self, exchange: ApiExchange, route: MatchedEndpoint, headers: Mapping[bytes, bytes]) -> None:
+    def _admit(self, exchange: ApiExchange, matched: MatchedEndpoint, headers: Mapping[bytes, bytes]) -> None:
         """Identify the caller. Raises if that fails, or if its token may not call the endpoint."""
-        access = route.endpoint.access
+        access = matched.endpoint.access
         token = self._authenticator.identify(access, headers, exchange.peer, exchange.scope["method"])
         if token is not None:
-            exchange.token, exchange.scopes = token.name, token.scopes
-            exchange.by_link = token is self._authenticator.sessions.local_user
-        self._authenticator.authorize(token, access, route.values)
+            exchange.token_name, exchange.scopes = token.name, token.scopes
+            exchange.signed_in_by_link = token is self._authenticator.sessions.local_token
+        self._authenticator.authorize(token, access, matched.values)
 
     def _admit_again(
         self, exchange: ApiExchange, request: ApiRequest, headers: Mapping[bytes, bytes]
     ) -> None:
         """Raise if the token has changed since the request, so that it would get another response now."""
-        route, snapshot = request.route, self._context.snapshot()
-        self._admit(exchange, route, headers)
-        access = route.endpoint.access
-        reach_before = access.reach(request.scopes, snapshot, route.values)
-        reach_now = access.reach(exchange.scopes, snapshot, route.values)
+        matched, snapshot = request.matched, self._context.snapshot()
+        self._admit(exchange, matched, headers)
+        access = matched.endpoint.access
+        reach_before = access.reach(request.scopes, snapshot, matched.values)
+        reach_now = access.reach(exchange.scopes, snapshot, matched.values)
         if reach_now is not reach_before:
             raise DeniedError("the scopes of the token were changed meanwhile", hint="Call it again.")
 
     def maybe_stored(self, exchange: ApiExchange) -> bool:
-        return exchange.body_read and exchange.route is not None and exchange.route.endpoint.http.submits
+        return exchange.body_read and exchange.matched is not None and exchange.matched.endpoint.http.submits
 
     def on_error(self, exchange: ApiExchange, error: Exception) -> DuctileError:
         self._signals.emit(Signal.API_FAULT, data={"path": exchange.path, **describe_error(error)})
         return DuctileError(f"an unexpected error in the daemon ({type(error).__name__})")
 
     def on_end(self, exchange: ApiExchange) -> None:
-        """Log the request; at debug level if it is a successful probe, or one of a flood without a token."""
-        route = exchange.route
-        if route is not None and route.endpoint.http.probe and exchange.status < _BAD_REQUEST:
+        """Log the request; at debug level if it is a successful poll, or one of a flood without a token."""
+        matched = exchange.matched
+        if matched is not None and matched.endpoint.http.is_polled and exchange.status < _BAD_REQUEST:
             level = SignalLevel.DEBUG
-        elif exchange.token is not None or self._sampler is None:
+        elif exchange.token_name is not None or self._request_log_limiter is None:
             level = None
         else:
-            should_log = self._sampler.should_log(str(exchange.status), exchange.peer)
+            should_log = self._request_log_limiter.should_log(str(exchange.status), exchange.peer)
             level = None if should_log else SignalLevel.DEBUG
         report_request(
             self._signals,
             exchange,
             path=exchange.path,
-            endpoint=None if route is None else route.endpoint.http.path,
-            seconds=self._clock() - exchange.started_at,
+            endpoint=None if matched is None else matched.endpoint.http.path,
+            seconds=self._clock() - exchange.received_at,
             level=level,
         )
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ductile.operations.context import OperationContext
     from ductile.telemetry.metrics import Metrics
 
-#: The schema of a reply that is the `result` alone, requested by `?result=only`.
+#: The name of the schema of a response body that is the `result` alone, requested by `?result=only`.
 BARE_RESULT = "BareResult"
 _MAX_QUOTED = 100
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class ApiServices(Value):
-    """What handlers need besides the operation context; lives as long as the listener."""
+    """The objects that handlers need besides the operation context. They live as long as the listener."""
 
     authenticator: Authenticator
     streams: EventStreams
@@ -40,25 +40,25 @@ class ApiServices(Value):
 
 
 class ApiRequest(Value):
-    """A request as a handler gets it: authenticated, with its parameters by name."""
+    """A request that a handler gets: authenticated, with its parameters by name."""
 
     context: OperationContext
     services: ApiServices
     #: Parameters of path, query, headers and body by name.
     values: JsonObject
     headers: Mapping[bytes, bytes]
-    route: MatchedEndpoint
-    #: The name of the caller's token; None where none is needed.
-    token: str | None = None
+    matched: MatchedEndpoint
+    #: The name of the caller's access token; None where the endpoint needs none.
+    token_name: str | None = None
     #: The scopes of that token.
     scopes: tuple[str, ...] = ()
-    #: Whether it comes from a browser that signed in by a link, without a token of the configuration.
-    by_link: bool = False
+    #: Whether a browser sent it that signed in by a link, without a token of the configuration.
+    signed_in_by_link: bool = False
     peer: str | None = None
 
 
 class Reply(Value):
-    """A response with its HTTP status and headers. `status` is None for that of the response or its route."""
+    """A response with HTTP headers. A `status` of None stands for the status of the response or the route."""
 
     response: Response
     status: int | None = None
@@ -80,7 +80,7 @@ class Endpoint(Value, dict=True):
     operation: Operation | None = None
     #: The request of a handler that runs no operation, or an untyped one.
     request_type: type[Value] | None = None
-    #: Its responses; None for those of the operation.
+    #: The responses of such a handler; None for those of the operation.
     response_types: tuple[type[Response], ...] | None = None
 
     @cached_property
@@ -142,23 +142,23 @@ class MatchedEndpoint:
 
 
 def read_parameters(
-    route: MatchedEndpoint, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None
+    matched: MatchedEndpoint, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None
 ) -> JsonObject:
     """Return the values of a request by name: those of the path before the body, the body before the query.
 
     Raises `UsageError` for an unknown or unreadable parameter, `RefusedError` for an unknown body field.
     """
-    endpoint = route.endpoint
+    endpoint = matched.endpoint
     values: JsonObject = {}
     # Monitors add query parameters of their own to health checks; those are not refused.
-    if query and not (endpoint.http.probe and endpoint.access is OPEN):
+    if query and not (endpoint.http.is_polled and endpoint.access is OPEN):
         values.update(_read_query(endpoint, query))
     for header, name in endpoint.headers:
         if header in headers:
             values[name] = headers[header].decode("latin-1")
     if body:
         values.update(_read_body(endpoint, body, headers.get(b"content-encoding")))
-    values.update(route.values)
+    values.update(matched.values)
     return values
 
 
@@ -183,9 +183,7 @@ def _read_body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonO
     fields = endpoint.fields[FieldSource.BODY]
     for name in document:
         if name not in fields:
-            prefix = (
-                "What is meant for the plugin goes into payload; known" if "payload" in fields else "Known"
-            )
+            prefix = "The input of the plugin goes into payload; known" if "payload" in fields else "Known"
             raise RefusedError(
                 f"there is no field {name[:_MAX_QUOTED]} in this body",
                 hint=did_you_mean(name, fields) or f"{prefix}: {', '.join(fields)}.",

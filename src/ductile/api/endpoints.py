@@ -23,28 +23,28 @@ from ductile.struct import replace
 
 _TEXT: JsonObject = {"type": "string"}
 _JSON_DOCUMENT: dict[str, JsonObject] = {"application/json": {"type": "object"}}
-_HEALTH: dict[str, Any] = {"message": "All is well.", "statuses": (200, 503), "probe": True}
+_HEALTH: dict[str, Any] = {"message": "All is well.", "statuses": (200, 503), "is_polled": True}
 
 
 #: Endpoints that run no operation.
 _WITHOUT_OPERATION = (
     Endpoint(
         http=get("/", message="Ductile, an automation runtime."),
-        summary="What this is, and where to go on",
+        summary="The name of this service, and links to its endpoints",
         access=OPEN,
-        handler=handlers.discover,
+        handler=handlers.show_links,
         response_types=(handlers.About,),
     ),
     Endpoint(
         http=get("/healthz", **_HEALTH),
-        summary="Whether the daemon and its store are well",
+        summary="The health of the daemon and of its store",
         access=OPEN,
         handler=handlers.show_health,
         response_types=(Health,),
     ),
     Endpoint(
         http=get("/readyz", **_HEALTH),
-        summary="Whether it takes work: not while it stops, nor on a full disk",
+        summary="Whether the daemon accepts work: not while it starts or stops, nor on a full disk",
         access=OPEN,
         handler=handlers.show_readiness,
         response_types=(Health,),
@@ -56,7 +56,7 @@ _WITHOUT_OPERATION = (
             statuses=(200, 404, 409),
             content_types={"*/*": {}},
             streams=True,
-            takes_rest=True,
+            is_catch_all=True,
         ),
         summary="A file that the job left behind",
         access=OWN_JOBS_RO,
@@ -74,11 +74,11 @@ _WITHOUT_OPERATION = (
         ),
         summary="The ledger as server-sent events; resume with Last-Event-ID",
         access=OWN_EVENTS_RO,
-        handler=handlers.events,
+        handler=handlers.follow_events,
         request_type=handlers.FollowEvents,
     ),
     Endpoint(
-        http=get("/metrics", tag="figures", content_types={"text/plain": _TEXT}, probe=True),
+        http=get("/metrics", tag="figures", content_types={"text/plain": _TEXT}, is_polled=True),
         summary="Metrics in Prometheus' text format",
         access=JOBS_RO,
         handler=handlers.show_metrics,
@@ -95,7 +95,7 @@ _WITHOUT_OPERATION = (
         http=get("/openapi.json", tag="catalogue", content_types=_JSON_DOCUMENT),
         summary="This API as an OpenAPI 3.1 document",
         access=DISCOVERY,
-        handler=handlers.openapi,
+        handler=handlers.show_openapi,
     ),
     Endpoint(
         http=get(
@@ -106,7 +106,7 @@ _WITHOUT_OPERATION = (
         ),
         summary="The commands of one plugin as OpenAPI 3.1",
         access=DISCOVERY,
-        handler=handlers.openapi,
+        handler=handlers.show_openapi,
     ),
 )
 

@@ -75,8 +75,8 @@ def parse_last_event_id(text: str | None) -> int | None:
     return int(digits)
 
 
-class TooFarBehindError(Exception):
-    """The subscriber does not keep up, or the stream has ended."""
+class SubscriberDisconnectedError(Exception):
+    """The subscriber was disconnected: it does not keep up, or the stream has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,28 +85,28 @@ class StreamSubscriber:
 
     start_seq: int
     waiting: deque[LedgerRow] = field(default_factory=deque)
-    lagging: bool = False
+    is_disconnected: bool = False
     #: Set when there are rows, or something else for the reader.
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def push(self, rows: tuple[LedgerRow, ...]) -> None:
         if len(self.waiting) + len(rows) > MAX_WAITING_ROWS:
             self.disconnect()
-        elif not self.lagging:
+        elif not self.is_disconnected:
             self.waiting.extend(rows)
             self.arrived.set()
 
     def disconnect(self) -> None:
-        self.lagging = True
+        self.is_disconnected = True
         self.waiting.clear()
         self.arrived.set()
 
     async def next(self) -> tuple[LedgerRow, ...]:
-        """Wait until `arrived` is set and return the rows. Raises `TooFarBehindError`."""
+        """Wait until `arrived` is set and return the rows. Raises `SubscriberDisconnectedError`."""
         await self.arrived.wait()
         self.arrived.clear()
-        if self.lagging:
-            raise TooFarBehindError
+        if self.is_disconnected:
+            raise SubscriberDisconnectedError
         rows = tuple(self.waiting)
         self.waiting.clear()
         return rows
@@ -134,7 +134,7 @@ class LedgerStream:
                 self._task = asyncio.create_task(self._read(), name="ledger stream")
 
     @contextmanager
-    def joined(self) -> Iterator[StreamSubscriber]:
+    def subscribed(self) -> Iterator[StreamSubscriber]:
         """Register a subscriber, which gets all new rows until the context ends."""
         subscriber = StreamSubscriber(start_seq=self._position)
         self._subscribers.add(subscriber)
@@ -212,14 +212,14 @@ class EventStreams:
 
     def end_refused(self) -> None:
         """End the streams whose token is gone or may no longer read events: the configuration changed."""
-        for stream, admitted in list(self._open.items()):
-            if not admitted():
+        for stream, is_admitted in list(self._open.items()):
+            if not is_admitted():
                 stream.cancel()
 
     async def open(
-        self, event_filter: EventFilter, admitted: Callable[[], bool] = lambda: True
+        self, event_filter: EventFilter, is_admitted: Callable[[], bool] = lambda: True
     ) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
-        """Return the function that sends a stream to one reader. It ends when `admitted` returns false.
+        """Return the function that sends a stream to one reader. It ends when `is_admitted` returns false.
 
         Raises `TooBusyError`, and `StoreError` if the ledger cannot be read: an open stream could not report
         that.
@@ -229,8 +229,8 @@ class EventStreams:
         await self._store.ledger_range()
 
         def run(send: ASGISendCallable) -> asyncio.Future[None]:
-            task = asyncio.ensure_future(self._run(_EventWriter(send, admitted, event_filter)))
-            self._open[task] = admitted
+            task = asyncio.ensure_future(self._run(_EventWriter(send, is_admitted, event_filter)))
+            self._open[task] = is_admitted
             task.add_done_callback(self._open.pop)
             return task
 
@@ -241,13 +241,15 @@ class EventStreams:
         await self._ledger.start_reading()
         job_id, live = writer.filter.job_id, self._live if writer.filter.output else None
         with (
-            self._ledger.joined() as subscriber,
+            self._ledger.subscribed() as subscriber,
             live.following(job_id, subscriber.arrived) if live and job_id else nullcontext(),
         ):
             await writer.start()
             # A stream ends by cancellation: the client disconnected, or the daemon stops.
             # One whose position cannot be read now is ended as well: the client resumes with its last id.
-            with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError, *STORE_UNAVAILABLE):
+            with suppress(
+                SubscriberDisconnectedError, _TokenRevokedError, asyncio.CancelledError, *STORE_UNAVAILABLE
+            ):
                 after = writer.filter.after
                 # A new reader gets its position, where it resumes if it is cut off before its first event.
                 id_line = f"id: {subscriber.start_seq}\n" if after is None else ""
@@ -259,7 +261,7 @@ class EventStreams:
         await writer.finish()
 
     async def _replay(self, writer: _EventWriter, after: int, until: int) -> int:
-        """Send the stored entries after a number, up to the one at which the subscriber joined.
+        """Send the stored entries after a number, up to the one at which the subscriber was registered.
 
         Returns the number after which new entries are sent.
         """
@@ -268,7 +270,7 @@ class EventStreams:
             if after <= highest:
                 return after  # Another node has sent entries that this node has not read yet.
             # The id is of another store, or from before a restore, so the entries of the reader are unknown.
-            await writer.write_gap(lowest, until, f"there is no event {after}; this goes on from now")
+            await writer.write_gap(lowest, until, f"there is no event {after}; only new events follow")
             return until
         async for rows in self._ledger.replay(after, until, writer.filter.token):
             await self._report_gap(writer, after, rows[0].seq)
@@ -320,9 +322,9 @@ class EventStreams:
 class _EventWriter:
     """Writes to one reader. The connection's write timeout disconnects a reader that does not read."""
 
-    def __init__(self, send: ASGISendCallable, admitted: Callable[[], bool], filter_: EventFilter) -> None:
+    def __init__(self, send: ASGISendCallable, is_admitted: Callable[[], bool], filter_: EventFilter) -> None:
         self._send = send
-        self._admitted = admitted
+        self._is_admitted = is_admitted
         self.filter = filter_
 
     async def start(self) -> None:
@@ -355,7 +357,7 @@ class _EventWriter:
         await self.write(f"id: {position}\nevent: gap\ndata: {data}\n\n")
 
     async def write(self, text: str) -> None:
-        if not self._admitted():
+        if not self._is_admitted():
             raise _TokenRevokedError
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 

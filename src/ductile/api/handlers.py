@@ -41,7 +41,7 @@ async def run_operation(request: ApiRequest) -> Reply | RawResponse:
     With `?result=only` the reply is the `result` of a job or run alone; with `strict` a run that did not
     succeed is a 502. The header `X-Ductile-Status` has the status of the job.
     """
-    http, operation = request.route.endpoint.http, request.route.endpoint.operation
+    http, operation = request.matched.endpoint.http, request.matched.endpoint.operation
     assert operation is not None  # noqa: S101 - only endpoints of operations have this handler
     response = await operation.run(_context_of(request), request.values)
     if not http.sends_status_header or not hasattr(response, "status"):  # a dry run has no job
@@ -58,13 +58,13 @@ async def run_operation(request: ApiRequest) -> Reply | RawResponse:
 
 
 def _context_of(request: ApiRequest) -> OperationContext:
-    """Return the context with the caller as its source."""
+    """Return the operation context, whose source is the caller of this request."""
     source = Source(
         submitted_by=SubmittedBy.API,
-        detail=request.token,
-        waits=request.route.endpoint.http.submits,
+        detail=request.token_name,
+        waits=request.matched.endpoint.http.submits,
         scopes=request.scopes,
-        by_link=request.by_link,
+        signed_in_by_link=request.signed_in_by_link,
     )
     return replace(request.context, source=source)
 
@@ -78,7 +78,9 @@ async def show_readiness(request: ApiRequest) -> Reply:
 
 
 class FollowEvents(Value):
-    after: Annotated[str | None, about("As Last-Event-ID, for callers who cannot set a header.")] = None
+    after: Annotated[str | None, about("The same as Last-Event-ID, for callers who cannot set a header.")] = (
+        None
+    )
     kind: Annotated[
         frozenset[LedgerKind],
         Meta(
@@ -89,17 +91,17 @@ class FollowEvents(Value):
     job_id: Annotated[str | None, about("Only what concerns this job, or this run and its steps.")] = None
 
 
-async def events(request: ApiRequest) -> Stream:
+async def follow_events(request: ApiRequest) -> Stream:
     """Stream the ledger. Raises `UsageError`, `NotFoundError` for the job, and as `EventStreams.open`."""
     requested = decode_request(FollowEvents, request.values, request.context.now_and_zone)
-    route, headers = request.route, request.headers
+    matched, headers = request.matched, request.headers
     header = headers.get(b"last-event-id")
     after = requested.after if header is None else header.decode("latin-1")
-    context = within_reach(_context_of(request), route.endpoint.access)
+    context = within_reach(_context_of(request), matched.endpoint.access)
     job = None if requested.job_id is None else await resolve_job(context, requested.job_id)
     only_own = context.sees_only_own
     # A stream of all entries ends when a reload leaves the token only the right to follow its own.
-    access = route.endpoint.access if only_own else EVENTS_RO
+    access = matched.endpoint.access if only_own else EVENTS_RO
     event_filter = EventFilter(
         after=parse_last_event_id(after),
         kinds=requested.kind,
@@ -108,10 +110,10 @@ async def events(request: ApiRequest) -> Stream:
         output=job is not None
         and not requested.kind
         and request.services.authenticator.still_admits(OWN_JOBS_RO if only_own else JOBS_RO, {}, headers),
-        token=request.token if only_own else None,
+        token=request.token_name if only_own else None,
     )
-    still_admitted = partial(request.services.authenticator.still_admits, access, route.values, headers)
-    return Stream(run=await request.services.streams.open(event_filter, still_admitted))
+    is_still_admitted = partial(request.services.authenticator.still_admits, access, matched.values, headers)
+    return Stream(run=await request.services.streams.open(event_filter, is_still_admitted))
 
 
 async def show_metrics(request: ApiRequest) -> RawResponse:
@@ -140,7 +142,7 @@ class About(Response):
     links: dict[str, str]
 
 
-async def discover(request: ApiRequest) -> Reply | RawResponse:
+async def show_links(request: ApiRequest) -> Reply | RawResponse:
     """Reply with the links of the API; redirect a browser to the dashboard."""
     has_dashboard = request.context.snapshot().api.ui
     if has_dashboard and b"text/html" in request.headers.get(b"accept", b""):
@@ -159,7 +161,7 @@ async def discover(request: ApiRequest) -> Reply | RawResponse:
     return Reply(response=About(name="ductile", version=__version__ if is_local else None, links=links))
 
 
-async def openapi(request: ApiRequest) -> RawResponse:
+async def show_openapi(request: ApiRequest) -> RawResponse:
     from ductile.api.openapi import describe  # noqa: PLC0415 - it describes the table with this handler
 
     plugin = request.values.get("plugin")
@@ -169,12 +171,12 @@ async def openapi(request: ApiRequest) -> RawResponse:
 
 async def send_artifact(request: ApiRequest) -> Stream:
     """Send a file that a plugin left behind, in chunks. Raises as `open_artifact`."""
-    context = within_reach(_context_of(request), request.route.endpoint.access)
+    context = within_reach(_context_of(request), request.matched.endpoint.access)
     artifact = await open_artifact(
         context, decode_request(OpenArtifact, request.values, context.now_and_zone)
     )
 
-    # The headers are made in here: an error before there is a stream would leave the file open.
+    # This function makes the headers: if that failed before there is a stream, the file would stay open.
     async def run(send: ASGISendCallable) -> None:
         name = quote(artifact.name, safe="")
         # A plugin's file may be a web page: a browser must download it, and not run it with our origin.

@@ -12,7 +12,7 @@ from ductile.api.openapi_schemas import components, field_schema, request_body, 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.auth_scopes import pipeline_scope
 from ductile.core.json import JsonObject, JsonValue
-from ductile.operations.operation import right_of
+from ductile.operations.operation import access_level_of
 from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.plugins.skills import (
     command_id,
@@ -67,7 +67,7 @@ def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> Js
 def _operation(endpoint: Endpoint, path_parameters: tuple[str, ...] = ()) -> JsonObject:
     """Return the description of an endpoint. `path_parameters` are the parameters in its path."""
     described: JsonObject = {
-        "operationId": fixed_id(endpoint.http.method, endpoint.http.path),
+        "operationId": fixed_operation_id(endpoint.http.method, endpoint.http.path),
         "summary": endpoint.summary,
         "description": f"Scope: {endpoint.access.doc_text}.",
         "tags": [endpoint.http.tag],
@@ -85,7 +85,7 @@ def _operation(endpoint: Endpoint, path_parameters: tuple[str, ...] = ()) -> Jso
     return described
 
 
-def fixed_id(method: str, path: str) -> str:
+def fixed_operation_id(method: str, path: str) -> str:
     """Return the `operationId` of an endpoint that is the same in every configuration."""
     words = re.findall(r"[A-Za-z0-9_]+", path)
     return "_".join([method.lower(), *words]) if words else f"{method.lower()}_root"
@@ -110,7 +110,7 @@ def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
     endpoint = next(row for row in ENDPOINTS if row.http.path == "/plugin/{plugin}/{command}")
     manifest = plugin.installed.manifest if plugin.installed else None
     for command in commands_of(plugin).values():
-        path, right = f"/plugin/{plugin.name}/{command.name}", right_of(command)
+        path, right = f"/plugin/{plugin.name}/{command.name}", access_level_of(command)
         about = command.description or (manifest.description if manifest else "")
         specific: JsonObject = {
             "operationId": command_id(plugin.name, command.name),

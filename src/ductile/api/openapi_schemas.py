@@ -16,7 +16,7 @@ from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.response import OFFLINE_ONLY, Response
 from ductile.protocol.manifest.schema import JsonSchema
 
-#: Where the schemas and responses with a name are in the document.
+#: The places of named schemas and responses in the document.
 SCHEMAS_PATH = "#/components/schemas/"
 _RESPONSES_PATH = "#/components/responses/"
 _TEXT: JsonObject = {"type": "string"}
@@ -38,25 +38,29 @@ _ERROR_SCHEMA: JsonObject = {
     },
 }
 _FIRST_ERROR = 400
-#: Statuses of errors of endpoints that need a token, that need none, of all, and of those that take a body.
-_WITH_TOKEN = (401, 403, 429)
-_WITHOUT_TOKEN = (421,)
-_ALWAYS = (400, 405, 431, 503)
-_WITH_BODY = (408, 413, 422)
-_ABOUT = {
+#: Statuses of errors: of endpoints that need a token, that need none, of all endpoints, of those with a body.
+_TOKEN_ERRORS = (401, 403, 429)
+_OPEN_ERRORS = (421,)
+_COMMON_ERRORS = (400, 405, 431, 503)
+_BODY_ERRORS = (408, 413, 422)
+_STATUS_DESCRIPTIONS = {
     403: "The token lacks the scope; `details.needed` names those of which one is enough",
     405: "Another method at this path",
     421: "`Host` or `Origin` names another host than this loopback listener's, and there is no token",
     502: "With `strict`: the run did not succeed",
     503: "No slot, too many connections, the store is down, or the daemon stops",
 }
-_WAIT: JsonObject = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
-_STATUS: JsonObject = {"X-Ductile-Status": {"schema": {**_TEXT, "description": "The status of the job."}}}
-_HEADERS: Mapping[int, JsonObject] = {
+_RETRY_AFTER_HEADER: JsonObject = {
+    "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
+}
+_STATUS_HEADER: JsonObject = {
+    "X-Ductile-Status": {"schema": {**_TEXT, "description": "The status of the job."}}
+}
+_RESPONSE_HEADERS: Mapping[int, JsonObject] = {
     401: {"WWW-Authenticate": {"schema": {**_TEXT, "description": "How to authenticate."}}},
     405: {"Allow": {"schema": {**_TEXT, "description": "The methods that this path takes."}}},
-    429: _WAIT,
-    503: _WAIT,
+    429: _RETRY_AFTER_HEADER,
+    503: _RETRY_AFTER_HEADER,
 }
 
 
@@ -69,7 +73,7 @@ class BareResult(Response):
 @cache
 def schemas() -> Mapping[str, JsonObject]:
     """Return the schema of every response, and of every struct in one, by its name."""
-    from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - its handlers describe themselves with this
+    from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - that module imports this one
 
     types: list[type[Response]] = []
     for endpoint in ENDPOINTS:
@@ -83,7 +87,7 @@ def schemas() -> Mapping[str, JsonObject]:
     described: dict[str, Any] = {"Error": _ERROR_SCHEMA}
     for name, component in schemas_by_name.items():
         if "enum" not in component:
-            described[name] = _without_noise(component, schemas_by_name)
+            described[name] = _simplify(component, schemas_by_name)
             if name in named_types:
                 described[name]["properties"].setdefault("message", _TEXT)
                 described[name]["required"] = [
@@ -96,19 +100,19 @@ def schemas() -> Mapping[str, JsonObject]:
     return described
 
 
-def _without_noise(schema: Any, components: Mapping[str, Any]) -> Any:
+def _simplify(schema: Any, components: Mapping[str, Any]) -> Any:
     """Return the schema with enumerations in place of references to them, without titles and defaults."""
     if isinstance(schema, list):
-        return [_without_noise(item, components) for item in schema]
+        return [_simplify(item, components) for item in schema]
     if not isinstance(schema, dict):
         return schema
     simplified: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
-            online = {name: inner for name, inner in value.items() if OFFLINE_ONLY not in inner}
-            simplified[key] = {name: _without_noise(inner, components) for name, inner in online.items()}
+            remote = {name: inner for name, inner in value.items() if OFFLINE_ONLY not in inner}
+            simplified[key] = {name: _simplify(inner, components) for name, inner in remote.items()}
         elif key not in ("title", "default"):
-            simplified[key] = _without_noise(value, components)
+            simplified[key] = _simplify(value, components)
     target = components.get(str(schema.get("$ref")).removeprefix(SCHEMAS_PATH), {})
     if "enum" in target:
         del simplified["$ref"]
@@ -141,7 +145,7 @@ def request_body(endpoint: Endpoint, payload: JsonValue = None) -> JsonObject:
 
 
 def self_contained(schema: JsonSchema | None, schema_path: str) -> JsonValue:
-    """Return the schema; with an id if it has references, which would else refer to the whole document."""
+    """Return the schema; with an id if it has references: else these would refer to the whole document."""
     if (
         schema is None
         or isinstance(schema, bool)
@@ -157,13 +161,13 @@ def responses(endpoint: Endpoint) -> JsonObject:
     own_statuses = [
         status for status in endpoint.http.statuses if status < _FIRST_ERROR or status in endpoint.responses
     ]
-    errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own_statuses)}
+    errors = {*_COMMON_ERRORS, *(status for status in endpoint.http.statuses if status not in own_statuses)}
     if endpoint.access.required_scopes is not None:
-        errors |= {*_WITH_TOKEN}
+        errors |= {*_TOKEN_ERRORS}
     if endpoint.access.required_scopes is None or endpoint.access.discovery:
-        errors |= {*_WITHOUT_TOKEN}
+        errors |= {*_OPEN_ERRORS}
     if endpoint.http.method == "POST":
-        errors |= {*_WITH_BODY}
+        errors |= {*_BODY_ERRORS}
     if endpoint.path_parameters:
         errors.add(404)
     if endpoint.fields[FieldSource.QUERY]:
@@ -188,11 +192,11 @@ def _success_response(endpoint: Endpoint, status: int) -> JsonObject:
     for media_type, schema in endpoint.http.content_types.items():
         content[media_type] = {"schema": schema}
     described: JsonObject = {
-        "description": _ABOUT.get(status, HTTPStatus(status).phrase),
+        "description": _STATUS_DESCRIPTIONS.get(status, HTTPStatus(status).phrase),
         "content": content,
     }
     if endpoint.http.sends_status_header:
-        described["headers"] = _STATUS
+        described["headers"] = _STATUS_HEADER
     return described
 
 
@@ -205,9 +209,9 @@ def components(paths: JsonObject) -> JsonObject:
     references = {*_references(paths)}
     error_responses: JsonObject = {
         _response_name(status): {
-            "description": _ABOUT.get(status, status.phrase),
+            "description": _STATUS_DESCRIPTIONS.get(status, status.phrase),
             "content": {"application/json": {"schema": schema_ref("Error")}},
-            **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
+            **({"headers": _RESPONSE_HEADERS[status]} if status in _RESPONSE_HEADERS else {}),
         }
         for status in HTTPStatus
         if f"{_RESPONSES_PATH}{_response_name(status)}" in references

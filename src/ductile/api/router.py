@@ -39,20 +39,20 @@ class Router:
     """Finds endpoints by method and path, and remembers the results for short paths."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        #: By the first segment and the number of segments.
+        #: The patterns by their first segment and their number of segments.
         self._patterns: dict[tuple[str, int], list[_PathPattern]] = {}
-        #: The keys of patterns whose last parameter takes the rest of the path.
-        self._with_rest: set[tuple[str, int]] = set()
+        #: The keys of patterns whose last parameter is catch-all: it matches the rest of the path.
+        self._catch_all_keys: set[tuple[str, int]] = set()
         for endpoint in endpoints:
             segments = tuple(endpoint.http.path[1:].split("/"))
             key = (segments[0], len(segments))
-            if endpoint.http.takes_rest:
-                self._with_rest.add(key)
+            if endpoint.http.is_catch_all:
+                self._catch_all_keys.add(key)
             patterns = self._patterns.setdefault(key, [])
             pattern = next((candidate for candidate in patterns if candidate.segments == segments), None)
             if pattern is None:
                 patterns.append(pattern := _PathPattern(segments, {}))
-                # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
+                # Fixed segments before parameters: `/plugin/x/openapi.json` is not a command `openapi.json`.
                 patterns.sort(key=lambda candidate: [text.startswith("{") for text in candidate.segments])
             pattern.methods[endpoint.http.method] = endpoint
             if endpoint.http.method == "GET" and not endpoint.http.streams:
@@ -87,13 +87,13 @@ class Router:
         for pattern in self._patterns.get((segments[0], len(segments)), ()):
             if (values := pattern.match(segments)) is not None:
                 yield pattern, values
-        for first, length in self._with_rest:
+        for first, length in self._catch_all_keys:
             if first == segments[0] and length < len(segments):
                 joined = [*segments[: length - 1], "/".join(segments[length - 1 :])]
                 for pattern in self._patterns[first, length]:
                     values = pattern.match(joined)
                     if values is not None and any(
-                        endpoint.http.takes_rest for endpoint in pattern.methods.values()
+                        endpoint.http.is_catch_all for endpoint in pattern.methods.values()
                     ):
                         yield pattern, values
 

@@ -23,12 +23,12 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-#: How long open requests may take when the daemon has stopped.
+#: How long requests in progress may take when the listener closes.
 _CLOSE_SECONDS = 5.0
-#: The kind under which the sampler counts wrong tokens.
+#: The kind under which the log limiter counts unknown tokens.
 _UNKNOWN_TOKEN = "unknown_token"  # noqa: S105 - the name of a count
-#: Wrong tokens that are logged one by one; after ten from one address, further ones get a 429.
-_TOKENS_IN_FULL = 10
+#: Unknown tokens that are logged one by one; after ten from one address, further ones get a 429.
+_MAX_LOGGED_TOKENS = 10
 
 
 class ApiServer:
@@ -44,9 +44,9 @@ class ApiServer:
     ) -> None:
         """`mounts` are the applications of other surfaces, by the first segment of their paths."""
         self._signals = signals
-        self._links = context.sign_in_links
-        self._requests = LogRateLimiter(self._report_sampled)
-        self._unknown_tokens = LogRateLimiter(self._report_sampled, most=_TOKENS_IN_FULL)
+        self._sign_in_links = context.sign_in_links
+        self._request_log_limiter = LogRateLimiter(self._report_unlogged)
+        self._token_log_limiter = LogRateLimiter(self._report_unlogged, max_logged=_MAX_LOGGED_TOKENS)
         self._streams = EventStreams(
             context.store, None if context.engine is None else context.engine.live_output
         )
@@ -59,7 +59,12 @@ class ApiServer:
         )
         services = ApiServices(authenticator=authenticator, streams=self._streams, metrics=metrics)
         application = ApiApplication(
-            context, services, Router(ENDPOINTS), signals, time.perf_counter, sampler=self._requests
+            context,
+            services,
+            Router(ENDPOINTS),
+            signals,
+            time.perf_counter,
+            request_log_limiter=self._request_log_limiter,
         )
         mounted = MountedApplications(
             application, {prefix: create(authenticator) for prefix, create in mounts.items()}
@@ -74,26 +79,26 @@ class ApiServer:
     async def start(self) -> None:
         for address in await self._listener.start():
             self._signals.emit(Signal.API_LISTENING, data={"address": address})
-            if self._links is not None:
-                self._links.address = address
+            if self._sign_in_links is not None:
+                self._sign_in_links.address = address
 
     async def stop(self) -> None:
         self._unsubscribe()
         self._streams.close()
         await self._listener.stop(_CLOSE_SECONDS)
-        self._requests.close()
-        self._unknown_tokens.close()
+        self._request_log_limiter.close()
+        self._token_log_limiter.close()
 
     def on_switched(self) -> None:
         self._streams.end_refused()
 
     def _report_unknown_token(self, peer: str, too_many: bool) -> None:
         """Count every unknown token; log the first ones only, so that a flood does not fill the log."""
-        should_log = not too_many and self._unknown_tokens.should_log(_UNKNOWN_TOKEN, peer)
+        should_log = not too_many and self._token_log_limiter.should_log(_UNKNOWN_TOKEN, peer)
         level = None if should_log else SignalLevel.DEBUG
         self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)
 
-    def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
+    def _report_unlogged(self, counts: Mapping[str, int], peer: str | None) -> None:
         """Log how many requests were counted and not logged one by one."""
         # Both limiters report here: one counts statuses, the other unknown tokens only.
         if (unknown := counts.get(_UNKNOWN_TOKEN)) is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ductile.api.endpoint import ApiRequest, Reply
 from ductile.http.responses import RawResponse
-from ductile.operations.plugins.skills import HOW, Skill, SkillCall, Skills, skills_of
+from ductile.operations.plugins.skills import CALL_RULES, Skill, SkillCall, Skills, skills_of
 from ductile.operations.request import FieldSource, decode_request
 from ductile.struct import Value, about
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
 
 MARKDOWN = "text/markdown; charset=utf-8"
-#: Limits of agents' loaders, in characters.
+#: Limits of the programs that load skill files for agents, in characters.
 _MAX_NAME = 64
 _MAX_DESCRIPTION = 1024
-#: Skills that the description names.
+#: The most skills that the description names.
 _MAX_NAMED = 20
 _HOST = re.compile(rb"[A-Za-z0-9.\-\[\]:]{1,255}")
 
@@ -119,7 +119,7 @@ async def show_skills(request: ApiRequest) -> Reply | RawResponse:
     snapshot = request.context.snapshot()
     skills = [*all_skills(snapshot)]
     if decode_request(ShowSkills, request.values, request.context.now_and_zone).format is SkillFormat.JSON:
-        return Reply(response=Skills(skills=skills, how=HOW))
+        return Reply(response=Skills(skills=skills, how=CALL_RULES))
     text = skill_file(snapshot.service.name, address_of(request), skills)
     return RawResponse(content=text.encode(), media_type=MARKDOWN)
 
@@ -164,7 +164,7 @@ def skill_page(service: str, address: str, skills: Sequence[Skill]) -> str:
     operations = [skill for skill in skills if skill.kind == "operation"]
     return "\n".join(
         [
-            f"# {_line(service)}",
+            f"# {_on_one_line(service)}",
             "",
             "Ductile runs the plugins and pipelines of this machine as durable jobs, over HTTP."
             + (f" Its address is {address}, or that of the proxy in front of it." if address else ""),
@@ -172,7 +172,7 @@ def skill_page(service: str, address: str, skills: Sequence[Skill]) -> str:
             "",
             "## How to call it",
             "",
-            *(f"- {name}: {rule}" for name, rule in HOW.items()),
+            *(f"- {name}: {rule}" for name, rule in CALL_RULES.items()),
             "",
             "## What can be run",
             "",
@@ -209,7 +209,7 @@ def front_matter(service: str, skills: Sequence[Skill]) -> list[str]:
 def _section(skill: Skill) -> Iterator[str]:
     """Yield the lines of Markdown that describe a skill."""
     call = f"`{skill.call.method} {skill.call.path}` (scope: {skill.scope})"
-    yield from (f"### {skill.name}", "", f"{call}: {_line(skill.description)}", "")
+    yield from (f"### {skill.name}", "", f"{call}: {_on_one_line(skill.description)}", "")
     yield from (f"Answer: {skill.answer}", "")
     for title, schema in (("Payload", skill.input_schema), ("Result", skill.output_schema)):
         if schema:  # an empty schema allows everything
@@ -220,6 +220,6 @@ def _section(skill: Skill) -> Iterator[str]:
             yield from (f"{title}:", "", *(f"- `{name}`: {about}" for name, about in fields.items()), "")
 
 
-def _line(text: str) -> str:
-    """Return a text from plugin or configuration in one line: it cannot become a heading or end a block."""
+def _on_one_line(text: str) -> str:
+    """Return a text of a plugin or the configuration on one line: it cannot be a heading or end a block."""
     return " ".join(text.split())

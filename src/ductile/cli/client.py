@@ -146,7 +146,7 @@ def send_request(
         return connection.call(name, values, timeout=timeout)
     from ductile.control import client
 
-    return client.exchange(connection, name, values, timeout=timeout)
+    return client.call_on_connection(connection, name, values, timeout=timeout)
 
 
 def _request_store(invocation: Invocation, operation: str, fields: JsonObject, **options: Any) -> Document:
@@ -181,7 +181,7 @@ def connect_to_daemon(invocation: Invocation) -> Connection | None:
     if invocation.remote is not None:
         return invocation.remote
     from ductile.config.find_config import find_config
-    from ductile.control.client import FrozenDaemonError, connect, is_daemon_of
+    from ductile.control.client import SuspendedDaemonError, connect, is_daemon_of
     from ductile.control.socket_files import (
         foreign_directory_error,
         link_path,
@@ -195,8 +195,8 @@ def connect_to_daemon(invocation: Invocation) -> Connection | None:
     if linked is not None and not may_be_foreign(linked, link_path(config_file)):
         try:
             is_ours = is_daemon_of(linked, config_file)
-        except FrozenDaemonError:
-            # A frozen daemon does not answer. It is ours if its socket is that of this configuration's store.
+        except SuspendedDaemonError:
+            # A suspended daemon does not answer. It is ours if its socket is that of this configured store.
             if linked == socket_path(_state_location(invocation).directory, invocation.environ):
                 raise
             is_ours = False

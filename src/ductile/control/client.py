@@ -19,15 +19,15 @@ CONFIG_PATH_OPERATION = "daemon.config"
 START_HINT = "Start it with `ductile system start`."
 _CONNECT_SECONDS = 5.0
 _CONFIG_PATH_SECONDS = 5.0
-#: After this long without traffic the state of the daemon's process is read. It counts as frozen if it is
-#: stopped at two checks in a row, because a debugger stops a process for moments.
+#: After this long without traffic the state of the daemon's process is read. It counts as suspended
+#: if it is at two checks in a row, because a debugger suspends a process for moments.
 _STATE_CHECK_SECONDS = 1.0
 _STATE_CHECKS = 2
-_STOPPED_STATES = frozenset("Tt")
+_SUSPENDED_STATES = frozenset("Tt")
 
 
-class FrozenDaemonError(StoreBusyError):
-    """The daemon's process is stopped (SIGSTOP) and cannot answer."""
+class SuspendedDaemonError(StoreBusyError):
+    """The daemon's process is suspended (SIGSTOP) and cannot answer."""
 
 
 def call_daemon(
@@ -35,12 +35,12 @@ def call_daemon(
 ) -> JsonObject:
     """Call an operation and return its result.
 
-    Raises `DaemonNotRunningError` if no daemon listens at `path`, otherwise as `exchange` does.
+    Raises `DaemonNotRunningError` if no daemon listens at `path`, else the errors of `call_on_connection`.
     """
     connection = connect(path)
     if connection is None:
         raise not_running_error()
-    return exchange(connection, operation, fields, timeout=timeout)
+    return call_on_connection(connection, operation, fields, timeout=timeout)
 
 
 def connect(path: Path) -> socket.socket | None:
@@ -55,13 +55,13 @@ def connect(path: Path) -> socket.socket | None:
     return connection
 
 
-def exchange(
+def call_on_connection(
     connection: socket.socket, operation: str, fields: JsonObject, *, timeout: float | None
 ) -> JsonObject:
     """Send one request, return its result, and close the connection.
 
     Raises the error that the operation raised in the daemon; `StoreBusyError` if nothing moves for `timeout`
-    seconds; `FrozenDaemonError` within a few seconds if the daemon's process is stopped.
+    seconds; `SuspendedDaemonError` within a few seconds if the daemon's process is suspended.
     """
     with connection:
         daemon = DaemonConnection(connection, timeout)
@@ -71,7 +71,7 @@ def exchange(
         except TimeoutError:
             raise StoreBusyError(
                 f"the daemon did not answer within {timeout:.0f} seconds",
-                hint="Try again; its log may tell what keeps it.",
+                hint="Try again; its log may say why.",
             ) from None
         except OSError:
             line = b""
@@ -94,11 +94,11 @@ def is_daemon_of(socket_file: Path, config_file: Path) -> bool:
     """Return whether the daemon that listens at the socket was started with this configuration file.
 
     A copied configuration directory has a copy of the link to the original's daemon, and must not command
-    it. Raises `FrozenDaemonError` for a stopped daemon; any other failure to answer counts as False.
+    it. Raises `SuspendedDaemonError` for a suspended daemon; any other failure to answer counts as False.
     """
     try:
         result = call_daemon(socket_file, CONFIG_PATH_OPERATION, {}, timeout=_CONFIG_PATH_SECONDS)
-    except FrozenDaemonError:
+    except SuspendedDaemonError:
         raise
     except DuctileError:
         return False
@@ -106,17 +106,18 @@ def is_daemon_of(socket_file: Path, config_file: Path) -> bool:
 
 
 class DaemonConnection:
-    """A connection that detects a stopped daemon. `timeout` bounds the time without traffic; None: no bound.
+    """A connection that detects a suspended daemon.
 
-    `send` and `receive_line` raise `TimeoutError` after `timeout`, and `FrozenDaemonError` as soon as the
-    daemon's process is known to be stopped.
+    `timeout` limits the time without traffic; None: no limit.
+    `send` and `receive_line` raise `TimeoutError` after `timeout`, and `SuspendedDaemonError` as soon as the
+    daemon's process is known to be suspended.
     """
 
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         self._connection = connection
         self._timeout = timeout
-        #: How many checks in a row have found the daemon's process stopped.
-        self._stopped_checks = 0
+        #: How many checks in a row have found the daemon's process suspended.
+        self._suspended_checks = 0
         self._restart_timeout()
 
     def send(self, data: bytes) -> None:
@@ -156,25 +157,25 @@ class DaemonConnection:
         self._connection.settimeout(min(_STATE_CHECK_SECONDS, remaining))
 
     def _check_process(self) -> None:
-        """Raise `FrozenDaemonError` if the daemon's process is stopped for the second time in a row."""
+        """Raise `SuspendedDaemonError` if a second check in a row finds the daemon's process suspended."""
         pid, _ = peer_credentials(self._connection) or (0, 0)
-        self._stopped_checks = self._stopped_checks + 1 if is_stopped(pid) else 0
-        if self._stopped_checks >= _STATE_CHECKS:
-            raise FrozenDaemonError(
-                f"the daemon (process {pid}) is stopped and does not answer",
-                hint=f"`kill -CONT {pid}` lets it go on; what was asked for may be done then.",
+        self._suspended_checks = self._suspended_checks + 1 if is_suspended(pid) else 0
+        if self._suspended_checks >= _STATE_CHECKS:
+            raise SuspendedDaemonError(
+                f"the daemon (process {pid}) is suspended and does not answer",
+                hint=f"`kill -CONT {pid}` resumes it; the request may be carried out then.",
                 details={"pid": pid},
             )
 
 
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, as /proc has it; False where there is no /proc."""
+def is_suspended(pid: int) -> bool:
+    """Return whether a process is suspended, as /proc says; False where there is no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
     # The state follows the program's name, which is in parentheses and may contain anything.
-    return stat.rpartition(")")[2].split()[0] in _STOPPED_STATES
+    return stat.rpartition(")")[2].split()[0] in _SUSPENDED_STATES
 
 
 def peer_credentials(connection: socket.socket) -> tuple[int, int] | None:

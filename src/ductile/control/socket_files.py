@@ -62,15 +62,15 @@ def file_owner(path: Path) -> int | None:
 
 
 def may_be_foreign(
-    socket: Path, reference: Path, *, file_owner: Callable[[Path], int | None] = file_owner
+    socket: Path, owner_path: Path, *, file_owner: Callable[[Path], int | None] = file_owner
 ) -> bool:
     """Return whether a user other than root, ourselves and the daemon's owner may have created the socket.
 
-    `reference` is the store's directory or the link that led to the socket: its owner is the daemon's owner.
+    `owner_path` is the directory of the store or the link to the socket. It belongs to the daemon's owner.
     Root may call any user's daemon.
     """
     owner = file_owner(socket.parent)
-    return owner is not None and owner not in (0, os.geteuid(), file_owner(reference))
+    return owner is not None and owner not in (0, os.geteuid(), file_owner(owner_path))
 
 
 def foreign_directory_error(directory: Path) -> DeniedError:

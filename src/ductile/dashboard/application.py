@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ductile.dashboard.assets import STATIC, load_assets
 from ductile.dashboard.rights import SessionView, session_view
 from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, RefusedError, UnauthorizedError
-from ductile.http.application import Exchange, HttpApplication, report_request, single_headers
+from ductile.http.application import Exchange, HttpApplication, headers_by_name, report_request
 from ductile.http.authentication import Authenticator
 from ductile.http.body import BODY_SECONDS, decode_object, read_body
 from ductile.http.responses import Header, HttpResponse, JsonResponse, encode
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ductile.operations.context import OperationContext
 
-#: The first segment of its paths.
+#: The first segment of the paths of the dashboard.
 SEGMENT = b"ui"
 _SESSION, _SIGN_OUT = "/ui/session", "/ui/session/end"
 _SAFE_METHODS = ("GET", "HEAD")
@@ -52,12 +52,12 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
     def new_exchange(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> DashboardExchange:
-        return DashboardExchange(scope, receive, send, started_at=self._clock())
+        return DashboardExchange(scope, receive, send, received_at=self._clock())
 
     async def respond(self, exchange: DashboardExchange) -> HttpResponse:
         """Send the page or one of its files; sign in, sign out, or show the session."""
         snapshot = self._context.snapshot()
-        headers = single_headers(exchange.scope)
+        headers = headers_by_name(exchange.scope)
         if not snapshot.api.ui:
             raise NotFoundError("there is no dashboard here", hint="Remove `ui: false` from the section api.")
         refuse_foreign_host(snapshot.api.listen, headers)
@@ -79,13 +79,13 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
             if path == _SESSION:
                 return self._sign_in(exchange, headers, decode_object(body))
             session = self._authenticator.identify_session(headers, method)
-            exchange.token = session.token.name
+            exchange.token_name = session.token.name
             await self._context.store.end_session(session.id, session.expires_at)
             content = encode({"message": "Signed out."})
             return JsonResponse(content=content, headers=(set_cookie(headers, ""), _NO_STORE))
         if method in _SAFE_METHODS and path == _SESSION:
             session = self._authenticator.identify_session(headers, method)
-            exchange.token = session.token.name
+            exchange.token_name = session.token.name
             return self._session_response(session)
         allowed = "POST" if path == _SIGN_OUT else "GET, HEAD, POST"
         raise MethodNotAllowedError(f"{method} is not for this path", details={"allow": allowed})
@@ -103,12 +103,12 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
                     "this link has been used, or is older than a minute",
                     hint="Make a new one with `ductile ui open`.",
                 )
-            token = self._authenticator.sessions.local_user
+            token = self._authenticator.sessions.local_token
         elif isinstance(secret, str) and secret.strip():
             token = self._authenticator.sign_in(secret.strip(), exchange.peer)
         else:
             raise RefusedError("token is missing", hint="Send the secret of an access token.")
-        exchange.token = token.name
+        exchange.token_name = token.name
         value = self._authenticator.sessions.issue(token)
         session = self._authenticator.sessions.read(value, (token,))
         assert session is not None  # noqa: S101 - it was issued for this token just now
@@ -131,12 +131,12 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
         must not fill the log, and the authenticator reports wrong tokens.
         """
         method, status = exchange.scope["method"], exchange.status
-        is_sign_in_or_out = method == "POST" and exchange.token is not None and status < _BAD_REQUEST
+        is_sign_in_or_out = method == "POST" and exchange.token_name is not None and status < _BAD_REQUEST
         report_request(
             self._signals,
             exchange,
             path=exchange.path,
             endpoint="/ui" if method in _METHODS else None,
-            seconds=self._clock() - exchange.started_at,
+            seconds=self._clock() - exchange.received_at,
             level=None if is_sign_in_or_out else SignalLevel.DEBUG,
         )

@@ -16,7 +16,7 @@ _DIRECTORY = Path(__file__).parent / "static"
 _PAGE = "index.html"
 #: The placeholder in the page for the path of its files. The path has their digest, so that every version of
 #: them has its own addresses.
-_BASE_MARK = b"{{assets}}"
+_BASE_PLACEHOLDER = b"{{assets}}"
 STATIC = "/ui/static/"
 #: The media types of texts. Those of the standard library have no character set.
 _MEDIA_TYPES = {
@@ -25,13 +25,13 @@ _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
 }
 #: Nothing is loaded from elsewhere, the page itself has no scripts and styles, and no text becomes markup.
-_POLICY = (
+_CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-_SECURITY: tuple[Header, ...] = (
-    (b"content-security-policy", _POLICY.encode()),
+_SECURITY_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", _CONTENT_SECURITY_POLICY.encode()),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -49,13 +49,13 @@ class Asset(Value):
     compressed: bytes
     media_type: str
     etag: bytes
-    cache: Header
+    cache_control: Header
 
     def response(self, headers: Mapping[bytes, bytes]) -> RawResponse:
         """Return the response to a request: compressed if it may be, without a body if the browser has it."""
         headers_of_file: tuple[Header, ...] = (
-            *_SECURITY,
-            self.cache,
+            *_SECURITY_HEADERS,
+            self.cache_control,
             (b"etag", self.etag),
             (b"vary", b"accept-encoding"),
         )
@@ -67,7 +67,7 @@ class Asset(Value):
 
     def _response_with(self, content: bytes, headers: tuple[Header, ...], status: int = 200) -> RawResponse:
         return RawResponse(
-            content=content, media_type=self.media_type, status=status, headers=headers, cached=True
+            content=content, media_type=self.media_type, status=status, headers=headers, is_cacheable=True
         )
 
 
@@ -84,7 +84,7 @@ def load_assets() -> Assets:
     contents = {path.relative_to(_DIRECTORY).as_posix(): path.read_bytes() for path in paths}
     digest = hashlib.sha256(b"".join(name.encode() + contents[name] for name in contents)).hexdigest()[:12]
     base = f"{STATIC}{digest}"
-    page = contents.pop(_PAGE).replace(_BASE_MARK, base.encode())
+    page = contents.pop(_PAGE).replace(_BASE_PLACEHOLDER, base.encode())
     return Assets(
         page=_asset(_PAGE, page, digest, _REVALIDATE),
         files={
@@ -100,5 +100,5 @@ def _asset(name: str, content: bytes, digest: str, cache_control: Header) -> Ass
         compressed=gzip.compress(content, mtime=0),
         media_type=media_type or "application/octet-stream",
         etag=f'"{digest}"'.encode(),
-        cache=cache_control,
+        cache_control=cache_control,
     )

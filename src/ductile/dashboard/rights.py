@@ -12,9 +12,9 @@ from ductile.http.sessions import BrowserSession
 from ductile.operations.operation import (
     OWN_EVENTS_RO,
     Access,
-    needed_for,
-    needed_for_pipeline,
-    needed_to_see,
+    scopes_for_command,
+    scopes_for_pipeline,
+    scopes_to_see_plugin,
 )
 from ductile.operations.table import OPERATIONS
 from ductile.struct import Value, about
@@ -24,12 +24,14 @@ class SessionView(Value):
     token: Annotated[str, about("The name of the access token.")]
     scopes: tuple[str, ...]
     csrf: Annotated[str, about("Sent with every change as X-CSRF-Token.")]
-    operations: Annotated[list[str], about("Operations that it may call, whatever they are about.")]
-    events: Annotated[bool, about("Whether it may follow events.")]
+    operations: Annotated[
+        list[str], about("Operations that the session may call for every plugin and pipeline.")
+    ]
+    events: Annotated[bool, about("Whether the session may follow events.")]
     kinds: Annotated[list[LedgerKind], about("The kinds of events there are.")]
-    plugins: Annotated[list[str], about("Plugins that it may look at.")]
-    commands: Annotated[dict[str, list[str]], about("Commands that it may run, by plugin.")]
-    pipelines: Annotated[list[str], about("Pipelines that it may run.")]
+    plugins: Annotated[list[str], about("Plugins that the session may read about.")]
+    commands: Annotated[dict[str, list[str]], about("Commands that the session may run, by plugin.")]
+    pipelines: Annotated[list[str], about("Pipelines that the session may run.")]
     service: str
     timezone: str
     version: str
@@ -42,7 +44,7 @@ def session_view(snapshot: Snapshot, session: BrowserSession) -> SessionView:
         name: [
             command
             for command in (plugin.installed.manifest.commands if plugin.installed else ())
-            if allows(scopes, needed_for(snapshot, name, command))
+            if allows(scopes, scopes_for_command(snapshot, name, command))
         ]
         for name, plugin in snapshot.plugins.items()
     }
@@ -53,14 +55,14 @@ def session_view(snapshot: Snapshot, session: BrowserSession) -> SessionView:
         operations=[
             name
             for name, operation in OPERATIONS.items()
-            if operation.http is not None and _may(snapshot, scopes, operation.access)
+            if operation.http is not None and _may_call(snapshot, scopes, operation.access)
         ],
         kinds=list(LedgerKind),
-        events=_may(snapshot, scopes, OWN_EVENTS_RO),
-        plugins=[name for name in snapshot.plugins if allows(scopes, needed_to_see(snapshot, name))],
+        events=_may_call(snapshot, scopes, OWN_EVENTS_RO),
+        plugins=[name for name in snapshot.plugins if allows(scopes, scopes_to_see_plugin(snapshot, name))],
         commands={name: allowed for name, allowed in commands.items() if allowed},
         pipelines=[
-            name for name in snapshot.pipelines if allows(scopes, needed_for_pipeline(snapshot, name))
+            name for name in snapshot.pipelines if allows(scopes, scopes_for_pipeline(snapshot, name))
         ],
         service=snapshot.service.name,
         timezone=snapshot.timezone,
@@ -68,7 +70,7 @@ def session_view(snapshot: Snapshot, session: BrowserSession) -> SessionView:
     )
 
 
-def _may(snapshot: Snapshot, scopes: tuple[str, ...], access: Access) -> bool:
+def _may_call(snapshot: Snapshot, scopes: tuple[str, ...], access: Access) -> bool:
     """Return whether the scopes allow an operation for every plugin and pipeline.
 
     Rights for single plugins and pipelines are in fields of their own.

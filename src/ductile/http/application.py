@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 #: The status that is logged for a client that disconnected before its response; it is never sent.
 CLIENT_CLOSED_REQUEST = 499
-#: A refused body up to this size is not read.
+#: A body up to this size is not read when the request is refused: the socket buffers hold it.
 _SMALL_BODY = 64 * 1024
 #: Headers that may occur only once.
 _SINGLE_HEADERS = (b"authorization", b"host", b"origin", b"idempotency-key")
 
-_SAMPLING_SECONDS = 1.0
+_WINDOW_SECONDS = 1.0
 
 Result = TypeVar("Result")
 
 
 class LogRateLimiter:
-    """Keeps a flood of requests from filling the log. The first `most` of each kind are logged in full;
+    """Keeps a flood of requests from filling the log. The first `max_logged` of each kind are logged in full;
     further ones are counted and reported once in `seconds`. After a period without further ones, the next
-    `most` are logged in full again.
+    `max_logged` are logged in full again.
 
     The number of kinds must be bounded, so it must not depend on what a client sends.
     """
@@ -42,12 +42,12 @@ class LogRateLimiter:
         self,
         report: Callable[[Mapping[str, int], str | None], None],
         *,
-        most: int = 1,
-        seconds: float = _SAMPLING_SECONDS,
+        max_logged: int = 1,
+        seconds: float = _WINDOW_SECONDS,
     ) -> None:
         """`report(counts, peer)` gets the counts by kind, and the address of the last client."""
         self._report = report
-        self._most = most
+        self._max_logged = max_logged
         self._seconds = seconds
         self._logged: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
@@ -58,7 +58,7 @@ class LogRateLimiter:
         """Return whether to log this request in full; if not, count it."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end_window)
-        if self._logged[kind] < self._most:
+        if self._logged[kind] < self._max_logged:
             self._logged[kind] += 1
             return True
         self._counts[kind] += 1
@@ -80,7 +80,7 @@ class LogRateLimiter:
 
     def _report_counts(self) -> None:
         counts, self._counts = self._counts, Counter()
-        self._logged = Counter(dict.fromkeys(counts, self._most))
+        self._logged = Counter(dict.fromkeys(counts, self._max_logged))
         if counts:
             self._report(counts, self._peer)
 
@@ -97,13 +97,12 @@ class Exchange(msgspec.Struct):
     receive: ASGIReceiveCallable
     send: ASGISendCallable
     body_read: bool = False
-    #: Whether the response has begun.
-    started: bool = False
+    response_started: bool = False
     status: int = 200
-    #: By the clock of the application.
-    started_at: float = 0.0
-    #: The name of the caller's token.
-    token: str | None = None
+    #: When the head of the request was received, by the clock of the application.
+    received_at: float = 0.0
+    #: The name of the caller's access token.
+    token_name: str | None = None
 
     @property
     def peer(self) -> str | None:
@@ -131,7 +130,7 @@ class HttpApplication(ABC, Generic[SomeExchange]):
             except Exception as error:  # noqa: BLE001 - the client gets 500; the error is reported without its text
                 await _refuse(exchange, self.on_error(exchange, error))
             else:
-                exchange.started = True  # an error from here on cannot be sent
+                exchange.response_started = True  # an error from here on cannot be sent
                 if not isinstance(response, Stream):
                     exchange.status = response.status
                 await send_response(send, receive, response)
@@ -139,7 +138,7 @@ class HttpApplication(ABC, Generic[SomeExchange]):
             exchange.status = CLIENT_CLOSED_REQUEST
         except asyncio.CancelledError:
             # The listener is closing and its grace period is over.
-            if not exchange.started:
+            if not exchange.response_started:
                 stopping = shutdown_error(maybe_stored=self.maybe_stored(exchange))
                 exchange.status = stopping.http_status
                 self.on_client_error(exchange, stopping)
@@ -192,7 +191,7 @@ def report_request(
             "endpoint": endpoint,
             "status": status,
             "duration_ms": int(seconds * 1_000_000) / 1000,  # `round` takes ten times as long
-            "token": exchange.token,
+            "token": exchange.token_name,
             "peer": exchange.peer,
         },
         level=level,
@@ -214,19 +213,19 @@ class MountedApplications:
 
 async def _refuse(exchange: Exchange, error: DuctileError) -> None:
     """Send an error as the response."""
-    exchange.status, exchange.started = error.http_status, True
+    exchange.status, exchange.response_started = error.http_status, True
     # The client may still be sending a body that is too large for the socket buffers.
-    is_sending = isinstance(error, TooLargeError | TooSlowError)
-    if not is_sending and not exchange.body_read and exchange.scope["method"] not in ("GET", "HEAD"):
+    may_be_sending = isinstance(error, TooLargeError | TooSlowError)
+    if not may_be_sending and not exchange.body_read and exchange.scope["method"] not in ("GET", "HEAD"):
         is_chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
-        is_sending = is_chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY
-    if is_sending:
+        may_be_sending = is_chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY
+    if may_be_sending:
         await refuse_body(exchange.receive, exchange.send, error)
     else:
         await send_error(exchange.send, error)
 
 
-def single_headers(scope: HTTPScope) -> dict[bytes, bytes]:
+def headers_by_name(scope: HTTPScope) -> dict[bytes, bytes]:
     """Return the headers by name.
 
     Raises `UsageError` if a header that identifies the caller occurs twice: a proxy may check the first one,
@@ -242,7 +241,7 @@ def single_headers(scope: HTTPScope) -> dict[bytes, bytes]:
     return headers
 
 
-async def unless_disconnected(receive: ASGIReceiveCallable, work: Awaitable[Result]) -> Result:
+async def run_unless_disconnected(receive: ASGIReceiveCallable, work: Awaitable[Result]) -> Result:
     """Return the result of `work`. Raises `ClientDisconnectedError`, and cancels the work, if the client
     disconnects first.
     """

@@ -28,10 +28,10 @@ from ductile.operations.operation import Access
 from ductile.operations.system.probes import is_forwarded
 
 _SCHEME = b"bearer "
-#: A peer that sends more unknown tokens than this within `FAILED_LOGIN_SECONDS` gets the status 429.
-MAX_FAILED_LOGINS = 10
-FAILED_LOGIN_SECONDS = 60.0
-_REMEMBERED_PEERS = 1024
+#: A peer that sends more unknown tokens than this within `UNKNOWN_TOKEN_SECONDS` gets the status 429.
+MAX_UNKNOWN_TOKENS = 10
+UNKNOWN_TOKEN_SECONDS = 60.0
+_MAX_PEERS = 1024
 
 
 class TokenTable:
@@ -60,16 +60,16 @@ class UnknownTokenLimiter:
         self._clock = clock
         self.peers: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
-    def record_failure(self, peer: str) -> float | None:
-        """Count one failure. Returns the seconds to wait if there were too many."""
+    def record(self, peer: str) -> float | None:
+        """Count one unknown token of a peer. Returns the seconds to wait if there were too many."""
         now = self._clock()
         count, since = self.peers.pop(peer, (0, now))
-        if now - since >= FAILED_LOGIN_SECONDS:
+        if now - since >= UNKNOWN_TOKEN_SECONDS:
             count, since = 0, now
         self.peers[peer] = (count + 1, since)
-        while len(self.peers) > _REMEMBERED_PEERS:
+        while len(self.peers) > _MAX_PEERS:
             self.peers.popitem(last=False)
-        return None if count < MAX_FAILED_LOGINS else since + FAILED_LOGIN_SECONDS - now
+        return None if count < MAX_UNKNOWN_TOKENS else since + UNKNOWN_TOKEN_SECONDS - now
 
 
 class Authenticator:
@@ -82,16 +82,16 @@ class Authenticator:
         snapshot: Callable[[], Snapshot],
         clock: Callable[[], float],
         now: Callable[[], datetime],
-        on_failure: Callable[[str, bool], None],
+        on_unknown_token: Callable[[str, bool], None],
     ) -> None:
-        """`on_failure(peer, too_many)` is called for each unknown token."""
+        """`on_unknown_token(peer, too_many)` is called for each unknown token."""
         self._now = now
         self._snapshot = snapshot
         #: The configuration that `_tokens` is made from.
         self._tokens_snapshot: Snapshot | None = None
         self._tokens = TokenTable(())
-        self._failures = UnknownTokenLimiter(clock)
-        self._on_failure = on_failure
+        self._unknown_tokens = UnknownTokenLimiter(clock)
+        self._on_unknown_token = on_unknown_token
         self.sessions = Sessions(now)
 
     def identify(
@@ -104,9 +104,9 @@ class Authenticator:
         another host may have sent the request.
         """
         snapshot = self._snapshot()
-        needs_none = access.required_scopes is None or (access.discovery and is_discovery_open(snapshot))
-        if needs_none:
-            # Any host will do for a catalogue that is open to everyone, and for health behind a proxy.
+        needs_no_token = access.required_scopes is None or (access.discovery and is_discovery_open(snapshot))
+        if needs_no_token:
+            # Any host name is accepted for a catalogue that is open to all, and for health behind a proxy.
             any_host = snapshot.api.open_discovery if access.discovery else is_forwarded(headers)
             if any_host or not is_host_mismatch(snapshot.api.listen, headers):
                 return None
@@ -115,12 +115,12 @@ class Authenticator:
             return self._identify_token(snapshot, authorization, peer)
         if session_cookie(headers) is not None:
             return self.identify_session(headers, method).token
-        if needs_none:
-            raise host_mismatch(snapshot.api.listen, token_helps=True)
+        if needs_no_token:
+            raise host_mismatch_error(snapshot.api.listen, suggests_token=True)
         raise UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
 
     def sign_in(self, secret: str, peer: str | None) -> AccessToken:
-        """Return the token with this secret. Raises as `identify`."""
+        """Return the token with this secret. Raises `UnauthorizedError` or `TooManyError`."""
         return self._identify_token(self._snapshot(), _SCHEME + secret.encode(), peer)
 
     def identify_session(self, headers: Mapping[bytes, bytes], method: str) -> BrowserSession:
@@ -146,8 +146,8 @@ class Authenticator:
         token = self._find(snapshot, authorization)
         if token is None:
             # Only unknown tokens are limited: behind a proxy, all callers have the same address.
-            wait = self._failures.record_failure(peer or "")
-            self._on_failure(peer or "", wait is not None)
+            wait = self._unknown_tokens.record(peer or "")
+            self._on_unknown_token(peer or "", wait is not None)
             if wait is None:
                 raise UnauthorizedError(
                     "unknown token", hint="`ductile token list` shows which tokens there are."
@@ -217,18 +217,18 @@ def is_discovery_open(snapshot: Snapshot) -> bool:
     return snapshot.api.open_discovery or is_loopback_listener(snapshot.api.listen)
 
 
-def is_host_mismatch(listen: str, headers: Mapping[bytes, bytes]) -> bool:
+def is_host_mismatch(listen_address: str, headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request to a loopback listener names another host, or comes from another host's page
     (see `ductile.core.host_names`). A listener that is not on loopback does not know its names.
     """
     values = (headers.get(name) for name in (b"host", b"origin"))
     host, origin = (None if value is None else value.decode("latin-1") for value in values)
-    return is_loopback_listener(listen) and not is_meant_for(host, origin, listen)
+    return is_loopback_listener(listen_address) and not is_meant_for(host, origin, listen_address)
 
 
-def host_mismatch(listen: str, *, token_helps: bool) -> MisdirectedError:
-    hint = f"Call it as http://{listen}, and from no page of another host"
+def host_mismatch_error(listen_address: str, *, suggests_token: bool) -> MisdirectedError:
+    hint = f"Call it as http://{listen_address}, and from no page of another host"
     return MisdirectedError(
         "the Host or Origin header names another host than this listener's",
-        hint=f"{hint}; or send the header Authorization: Bearer TOKEN." if token_helps else f"{hint}.",
+        hint=f"{hint}; or send the header Authorization: Bearer TOKEN." if suggests_token else f"{hint}.",
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from ductile.core.durations import format_size
 from ductile.errors import DuctileError, TooBusyError, TooLargeError, TooSlowError, UsageError
-from ductile.http.responses import JSON, encode, error_body, error_headers, send_bytes
+from ductile.http.responses import JSON_CONTENT_TYPE, encode, error_body, error_headers, send_bytes
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
@@ -30,9 +30,9 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 #: Longest integer that the decoder reads.
 _MAX_DIGITS = 4300
-#: An escape in a text: a surrogate pair, half of one, or any other.
+#: An escape in a text: a surrogate pair, a lone surrogate, or any other.
 _ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(?P<half>u[dD][89a-fA-F][\da-fA-F]{2})|.)",
+    rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][\da-fA-F]{2})|.)",
     re.DOTALL,
 )
 
@@ -47,13 +47,13 @@ class BodyBudget:
     def __init__(self, max_bytes: int) -> None:
         self._left = max_bytes
 
-    def take(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Raise `TooBusyError` if less than `size` is left."""
         if size > self._left:
             raise TooBusyError("too many requests at once", hint="Try again in a moment.")
         self._left -= size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self._left += size
 
 
@@ -82,9 +82,9 @@ async def read_body(
 
 
 async def _read_parts(receive: ASGIReceiveCallable, limit: int, budget: BodyBudget | None) -> bytes:
-    """Return the whole body. Raises as `read_body`, without a limit of time."""
+    """Return the whole body. Raises like `read_body`, but has no limit of time."""
     parts: list[bytes] = []
-    size = held = 0
+    size = reserved = 0
     try:
         while True:
             message = await receive()
@@ -95,14 +95,14 @@ async def _read_parts(receive: ASGIReceiveCallable, limit: int, budget: BodyBudg
             if size > limit:
                 raise _too_large(limit)
             if budget is not None:
-                budget.take(len(part))
-                held = size
+                budget.reserve(len(part))
+                reserved = size
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         if budget is not None:
-            budget.give_back(held)
+            budget.release(reserved)
 
 
 def content_length(scope: HTTPScope) -> int | None:
@@ -123,8 +123,8 @@ def _too_large(limit: int) -> TooLargeError:
 
 async def refuse_body(receive: ASGIReceiveCallable, send: ASGISendCallable, error: DuctileError) -> None:
     """Send the error while the client may still be sending its body, then close the connection."""
-    headers = [JSON, *error_headers(error), (b"connection", b"close")]
-    await send_bytes(send, error.http_status, encode(error_body(error)), headers, more=True)
+    headers = [JSON_CONTENT_TYPE, *error_headers(error), (b"connection", b"close")]
+    await send_bytes(send, error.http_status, encode(error_body(error)), headers, keep_open=True)
     discarded = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
@@ -171,8 +171,8 @@ def _describe_json_error(message: str, body: bytes) -> str:
     # The decoder gives no position for these, or reports them as the end of the body.
     if "out of range" in fault:
         fault, position = "a number out of range", _number_out_of_range(body)
-    elif "surrogate" in fault or ("truncated" in fault and _half_pair(body) is not None):
-        fault, position = "half a surrogate pair", _half_pair(body)
+    elif "surrogate" in fault or ("truncated" in fault and _lone_surrogate(body) is not None):
+        fault, position = "a lone surrogate", _lone_surrogate(body)
     elif "truncated" in fault:
         fault, position = "it ends too early", len(body)
     if position is None:
@@ -192,6 +192,6 @@ def _number_out_of_range(body: bytes) -> int | None:
     return None
 
 
-def _half_pair(body: bytes) -> int | None:
-    """Return the position of the first escape that is half a surrogate pair."""
-    return next((escape.start() for escape in _ESCAPE.finditer(body) if escape["half"]), None)
+def _lone_surrogate(body: bytes) -> int | None:
+    """Return the position of the first escape that is a lone surrogate."""
+    return next((escape.start() for escape in _ESCAPE.finditer(body) if escape["lone"]), None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Header = tuple[bytes, bytes]
 
-JSON = (b"content-type", b"application/json")
+JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 #: Sent as Retry-After with 429 and 503, unless the error says otherwise.
 RETRY_SECONDS = 1
 _TOO_MANY, _UNAVAILABLE, _UNAUTHORIZED, _METHOD_NOT_ALLOWED = 429, 503, 401, 405
@@ -42,8 +42,8 @@ class RawResponse(Value):
     media_type: str
     status: int = 200
     headers: tuple[Header, ...] = ()
-    #: Whether `headers` tell caches how long to keep it; otherwise it must not be kept.
-    cached: bool = False
+    #: Whether `headers` tell caches how long to keep the response; otherwise no cache may keep it.
+    is_cacheable: bool = False
 
 
 class Stream(Value):
@@ -119,7 +119,7 @@ def raw_error(error: DuctileError) -> bytes:
     content = encode(error_body(error))
     status = HTTPStatus(error.http_status)
     lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode())]
-    lines += [b"%s: %s" % header for header in (JSON, *error_headers(error))]
+    lines += [b"%s: %s" % header for header in (JSON_CONTENT_TYPE, *error_headers(error))]
     lines += [b"content-length: %d" % len(content), b"connection: close", b"", content]
     return b"\r\n".join(lines)
 
@@ -128,10 +128,10 @@ async def send_response(send: ASGISendCallable, receive: ASGIReceiveCallable, re
     """Send the response. A stream is stopped when the client disconnects."""
     match response:
         case JsonResponse():
-            await send_bytes(send, response.status, response.content, [JSON, *response.headers])
+            await send_bytes(send, response.status, response.content, [JSON_CONTENT_TYPE, *response.headers])
         case RawResponse():
             headers = [(b"content-type", response.media_type.encode()), _NO_SNIFFING]
-            if not response.cached:
+            if not response.is_cacheable:
                 headers.append(_NO_STORE)
             await send_bytes(send, response.status, response.content, [*headers, *response.headers])
         case Stream():
@@ -163,16 +163,16 @@ async def _send_stream(send: ASGISendCallable, receive: ASGIReceiveCallable, str
 async def send_json(
     send: ASGISendCallable, status: int, body: JsonObject, headers: Iterable[Header] = ()
 ) -> None:
-    await send_bytes(send, status, encode(body), [JSON, *headers])
+    await send_bytes(send, status, encode(body), [JSON_CONTENT_TYPE, *headers])
 
 
 async def send_bytes(
-    send: ASGISendCallable, status: int, content: bytes, headers: list[Header], *, more: bool = False
+    send: ASGISendCallable, status: int, content: bytes, headers: list[Header], *, keep_open: bool = False
 ) -> None:
-    """Send head and body. With `more` the response stays open, although all of its content is sent."""
+    """Send head and body. With `keep_open` the response is not ended, although all of its content is sent."""
     length = (b"content-length", str(len(content)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": content, "more_body": more})
+    await send({"type": "http.response.body", "body": content, "more_body": keep_open})
 
 
 async def send_error(send: ASGISendCallable, error: DuctileError, *, close: bool = False) -> None:

@@ -1,9 +1,9 @@
 """The HTTP server: listening addresses, and uvicorn's HTTP/1.1 protocol with limits.
 
-uvicorn bounds neither size and time of a request's head nor the number of connections when it parses with
-httptools. Its server class is not used: it wakes ten times a second and takes over signal handling. Private
-parts of its protocol class are used here and nowhere else, so pyproject.toml bounds uvicorn to the minor
-version that is tested.
+When uvicorn parses with httptools, it limits neither the size of a request's head, nor the time in which the
+head arrives, nor the number of connections. Its server class is not used: it wakes ten times a second and
+takes over signal handling. Private parts of its protocol class are used here and nowhere else, so
+pyproject.toml bounds uvicorn to the minor version that is tested.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ _BACKLOG = 1024
 #: Connections accepted in one turn of the loop, per socket. A new connection is read three turns after it is
 #: accepted, so fewer than `ListenerLimits.connections` accumulate before their first requests are answered.
 _ACCEPTED_PER_TURN = 32
-#: Address families and addresses that a host name resolves to and this machine does not have.
-_UNAVAILABLE = frozenset((EADDRNOTAVAIL, EAFNOSUPPORT))
-#: Seconds for written responses to be sent when the listener closes.
+#: Errors for addresses, and families of addresses, that a name resolves to and this machine does not have.
+_ADDRESS_MISSING = frozenset((EADDRNOTAVAIL, EAFNOSUPPORT))
+#: How long a closing listener waits until the responses that were written are sent.
 _FLUSH_SECONDS = 0.5
+#: Further refusals of one kind are counted, and reported once in this time.
 _REFUSAL_REPORT_SECONDS = 10.0
 
 
 class ListenerLimits(Value):
     """Limits of one listener.
 
-    Connections beyond `connections` are answered 503 and closed, except on the `probes` paths. Connections
-    beyond twice that number are closed without a response.
+    Connections beyond `connections` are answered 503 and closed, except at the paths in `probe_paths`.
+    Connections beyond twice that number are closed without a response.
     """
 
     connections: int = 256
@@ -67,8 +68,8 @@ class ListenerLimits(Value):
     keep_alive_seconds: float = 30.0
     #: A connection whose peer accepts none of our data for this long is closed (by the kernel, on Linux).
     unread_seconds: float = 20.0
-    #: Health checks are answered even when the listener is full.
-    probes: frozenset[str] = frozenset(("/healthz", "/readyz"))
+    #: Health checks at these paths are answered even when the listener is full.
+    probe_paths: frozenset[str] = frozenset(("/healthz", "/readyz"))
 
 
 class RefusalReason(StrEnum):
@@ -93,7 +94,7 @@ class ListenerState(ServerState):
         self.limits = limits
         self.on_refusal = on_refusal
         #: Set when the last connection has closed.
-        self.emptied = asyncio.Event()
+        self.all_closed = asyncio.Event()
 
 
 @lru_cache(maxsize=1)
@@ -185,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         self.pipeline.clear()
         if not self.connections:
-            self._state.emptied.set()
+            self._state.all_closed.set()
 
     def data_received(self, data: bytes) -> None:
         if self._ignores_input or self.transport.is_closing():
@@ -254,7 +255,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
         """Respond for a connection over the limit: to health checks, and with 503 on all other paths."""
-        if scope["type"] == "http" and scope["path"] in self._limits.probes:
+        if scope["type"] == "http" and scope["path"] in self._limits.probe_paths:
             await self.config.loaded_app(scope, receive, send)
             return
         self._report_refusal(RefusalReason.TOO_MANY_CONNECTIONS)
@@ -323,15 +324,15 @@ class Listener:
     def __init__(
         self,
         name: str,
-        listen: str,
+        address: str,
         application: ASGI3Application,
         limits: ListenerLimits,
         signals: SignalBus | None = None,
     ) -> None:
         self._name = name
-        self._listen = listen
+        self._address = address
         self._signals = signals or SignalBus()
-        self._sampler = LogRateLimiter(self._report_refusals, seconds=_REFUSAL_REPORT_SECONDS)
+        self._log_limiter = LogRateLimiter(self._report_refusals, seconds=_REFUSAL_REPORT_SECONDS)
         self._state = ListenerState(limits, self._on_refusal)
         self._config = Config(
             application,
@@ -357,7 +358,7 @@ class Listener:
 
         Raises `ConflictError` or `DeniedError` with a hint for the operator.
         """
-        host, _, port = self._listen.rpartition(":")
+        host, _, port = self._address.rpartition(":")
         try:
             addresses = await asyncio.get_running_loop().getaddrinfo(
                 host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -367,7 +368,7 @@ class Listener:
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            message = f"the {self._name} cannot listen at {self._listen}: {reason}"
+            message = f"the {self._name} cannot listen at {self._address}: {reason}"
             if isinstance(error, PermissionError):
                 hint = "Ports below 1024 are for root: choose another one."
                 raise DeniedError(message, hint=hint) from error
@@ -420,17 +421,17 @@ class Listener:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        self._state.emptied.clear()
+        self._state.all_closed.clear()
         if self._state.connections:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FLUSH_SECONDS):
-                    await self._state.emptied.wait()
+                    await self._state.all_closed.wait()
         for connection in list(self._state.connections):
             connection.transport.abort()
-        self._sampler.close()
+        self._log_limiter.close()
 
     def _on_refusal(self, reason: RefusalReason, peer: str | None) -> None:
-        if self._sampler.should_log(reason, peer):
+        if self._log_limiter.should_log(reason, peer):
             self._report_refusals({reason: 1}, peer)
 
     def _report_refusals(self, counts: Mapping[str, int], peer: str | None) -> None:
@@ -459,7 +460,7 @@ class Listener:
                 try:
                     bound.append(self._bind_one(family, (address[0], port, *address[2:])))
                 except OSError as error:
-                    if error.errno not in _UNAVAILABLE:
+                    if error.errno not in _ADDRESS_MISSING:
                         raise
                     unavailable = error
             if unavailable is not None and not bound:

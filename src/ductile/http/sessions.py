@@ -24,7 +24,7 @@ LIFETIME = timedelta(days=7)
 CSRF_HEADER = "X-CSRF-Token"
 #: Methods of requests that change nothing.
 _SAFE_METHODS = ("GET", "HEAD")
-_SIGNED_FOR = b"ductile dashboard session"
+_KEY_PURPOSE = b"ductile dashboard session"
 
 
 class BrowserSession(Value):
@@ -44,7 +44,7 @@ class Sessions:
         self._now = now
         #: The token of sessions that a link from the control socket has started. Only the user that runs the
         #: daemon gets such links. Every daemon makes a new key, so these sessions end with the daemon.
-        self.local_user = AccessToken(name="local", digest=secrets.token_bytes(32), scopes=(EVERYTHING,))
+        self.local_token = AccessToken(name="local", digest=secrets.token_bytes(32), scopes=(EVERYTHING,))
         #: Ids of the sessions that were ended by signing out, as the store has them.
         self.ended: set[str] = set()
 
@@ -63,7 +63,7 @@ class Sessions:
         if len(expires) > len(str(2**53)) or int(expires) <= self._now().timestamp():
             return None
         signer = None
-        for token in (*tokens, self.local_user):
+        for token in (*tokens, self.local_token):
             if hmac.compare_digest(_sign(token, signed).encode(), signature.encode()):
                 signer = token
         if signer is None:
@@ -77,7 +77,7 @@ class Sessions:
 
 
 def _sign(token: AccessToken, text: str) -> str:
-    key = hmac.digest(token.digest, _SIGNED_FOR, "sha256")
+    key = hmac.digest(token.digest, _KEY_PURPOSE, "sha256")
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
@@ -105,32 +105,34 @@ def _cookie_name(headers: Mapping[bytes, bytes]) -> str:
     return f"ductile_{port}" if port.isascii() and port.isdigit() else "ductile_session"
 
 
-def refuse_foreign_host(listen: str, headers: Mapping[bytes, bytes]) -> None:
+def refuse_foreign_host(listen_address: str, headers: Mapping[bytes, bytes]) -> None:
     """Raise `MisdirectedError` if the request names a host that is not ours.
 
     Another page can send such a request if its name resolves to this machine. A listener that is not on
     loopback, or is behind a proxy, does not know its names, so nothing is refused.
     """
     host = headers.get(b"host")
-    if host is None or not is_loopback_listener(listen) or is_forwarded(headers):
+    if host is None or not is_loopback_listener(listen_address) or is_forwarded(headers):
         return
-    if not is_meant_for(host.decode("latin-1"), None, listen):
+    if not is_meant_for(host.decode("latin-1"), None, listen_address):
         raise MisdirectedError(
             "the Host header names another host than this listener's",
-            hint=f"Open http://{listen}/ui, or let the proxy send X-Forwarded-For.",
+            hint=f"Open http://{listen_address}/ui, or let the proxy send X-Forwarded-For.",
         )
 
 
-def refuse_foreign_page(listen: str, headers: Mapping[bytes, bytes]) -> None:
-    """Raise as `refuse_foreign_host`, and `DeniedError` if a page of another host has sent the request.
+def refuse_foreign_page(listen_address: str, headers: Mapping[bytes, bytes]) -> None:
+    """Raise `DeniedError` if a page of another host has sent the request, else like `refuse_foreign_host`.
 
-    For requests with a token: programs send them, without an `Origin`.
+    This is for requests with a token: programs send them, without an `Origin`.
     """
-    refuse_foreign_host(listen, headers)
+    refuse_foreign_host(listen_address, headers)
     origin = headers.get(b"origin")
     if origin is None or _is_same_origin(origin, headers):
         return
-    if not is_loopback_listener(listen) or not is_meant_for(None, origin.decode("latin-1"), listen):
+    if not is_loopback_listener(listen_address) or not is_meant_for(
+        None, origin.decode("latin-1"), listen_address
+    ):
         raise DeniedError(
             "the Origin header names another host than this listener's",
             hint="Call it from a program, or from a page of this host.",
@@ -145,14 +147,14 @@ def refuse_other_origin(method: str, headers: Mapping[bytes, bytes], csrf: str |
     """
     site = headers.get(b"sec-fetch-site")
     if site is not None and site not in (b"same-origin", b"none"):
-        raise _another_page()
+        raise _foreign_page_error()
     origin = headers.get(b"origin")
     if origin is not None and not _is_same_origin(origin, headers):
-        raise _another_page()
+        raise _foreign_page_error()
     if method in _SAFE_METHODS:
         return
     if origin is None and site is None:
-        raise _another_page()
+        raise _foreign_page_error()
     sent = headers.get(CSRF_HEADER.lower().encode(), b"")
     if csrf is not None and not hmac.compare_digest(sent, csrf.encode()):
         raise DeniedError(
@@ -170,7 +172,7 @@ def _is_same_origin(origin: bytes, headers: Mapping[bytes, bytes]) -> bool:
     return scheme in ("http", "https") and host_of(authority) is not None and authority in hosts
 
 
-def _another_page() -> DeniedError:
+def _foreign_page_error() -> DeniedError:
     return DeniedError(
         "this request of a signed-in browser does not come from the dashboard",
         hint="Behind a proxy, pass on the Host header or send X-Forwarded-Host.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ductile.core.jobs.model import SubmittedBy
 from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError
-from ductile.http.application import Exchange, HttpApplication, report_request, single_headers
+from ductile.http.application import Exchange, HttpApplication, headers_by_name, report_request
 from ductile.http.authentication import Authenticator
 from ductile.http.body import BODY_SECONDS, read_body
 from ductile.http.responses import HttpResponse, Stream, send_error, shutdown_error
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ductile.mcp.streamable import StreamableHttp
     from ductile.operations.context import OperationContext
 
-#: The first segment of its path.
+#: The first segment of the path of the MCP server.
 SEGMENT = b"mcp"
 _PATH = "/mcp"
 _PATHS = (b"/mcp", b"/mcp/")
@@ -55,14 +55,14 @@ class McpApplication(HttpApplication[Exchange]):
     def new_exchange(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> Exchange:
-        return Exchange(scope, receive, send, started_at=self._clock())
+        return Exchange(scope, receive, send, received_at=self._clock())
 
     async def respond(self, exchange: Exchange) -> HttpResponse:
         """Respond to one message of a client. Raises `NotFoundError` if the SDK is not installed."""
         scope = exchange.scope
         if scope["raw_path"] not in _PATHS:
             raise NotFoundError("there is nothing at this path", hint=f"The MCP server is at {_PATH}.")
-        headers = single_headers(scope)
+        headers = headers_by_name(scope)
         self._identify(exchange, headers)
         if scope["method"] != _METHOD:  # the other methods are for sessions, and there are none
             raise MethodNotAllowedError(
@@ -74,8 +74,12 @@ class McpApplication(HttpApplication[Exchange]):
         server = self._server or await self._load()
         # While a slow body arrived, a reload may have removed the token.
         token = self._identify(exchange, headers)
-        by_link = token is self._authenticator.sessions.local_user
-        source = Source(submitted_by=SubmittedBy.MCP, detail=token.name, scopes=token.scopes, by_link=by_link)
+        source = Source(
+            submitted_by=SubmittedBy.MCP,
+            detail=token.name,
+            scopes=token.scopes,
+            signed_in_by_link=token is self._authenticator.sessions.local_token,
+        )
         context = replace(self._context, source=source)
         return Stream(run=partial(self._stream, exchange, server, context, body))
 
@@ -85,7 +89,7 @@ class McpApplication(HttpApplication[Exchange]):
         method = exchange.scope["method"]
         token = self._authenticator.identify(ANY_TOKEN, headers, exchange.peer, method)
         assert token is not None  # noqa: S101 - `ANY_TOKEN` needs one
-        exchange.token = token.name
+        exchange.token_name = token.name
         return token
 
     async def _stream(
@@ -138,7 +142,7 @@ class McpApplication(HttpApplication[Exchange]):
     def maybe_stored(self, exchange: Exchange) -> bool:  # noqa: ARG002 - only asked before the body is read
         return False
 
-    def on_error(self, exchange: Exchange, error: Exception) -> DuctileError:  # noqa: ARG002 - one path
+    def on_error(self, exchange: Exchange, error: Exception) -> DuctileError:  # noqa: ARG002 - there is one path
         self._signals.emit(Signal.API_FAULT, data={"path": _PATH, **describe_error(error)})
         return DuctileError(f"an unexpected error in the daemon ({type(error).__name__})")
 
@@ -151,6 +155,6 @@ class McpApplication(HttpApplication[Exchange]):
             exchange,
             path=_PATH,
             endpoint=_PATH if exchange.scope["method"] == _METHOD else None,
-            seconds=self._clock() - exchange.started_at,
-            level=SignalLevel.DEBUG if exchange.token is None else None,
+            seconds=self._clock() - exchange.received_at,
+            level=SignalLevel.DEBUG if exchange.token_name is None else None,
         )

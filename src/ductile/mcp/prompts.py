@@ -32,7 +32,7 @@ PROMPTS = (
     ),
     McpPrompt(
         name="author_plugin",
-        title="Write a plugin, test it and put it in force",
+        title="Write a plugin, test it and activate it",
         arguments={"goal": "What the plugin has to do."},
         text="Write a Ductile plugin: {goal}\n"
         "1. Call plugin_list: perhaps a plugin does this already.\n"

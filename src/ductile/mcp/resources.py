@@ -63,7 +63,7 @@ RESOURCES = (
 def find_resource(uri: str) -> tuple[str, dict[str, str]]:
     """Return the tool whose answer is at an address, and its arguments. Raises `NotFoundError`."""
     for resource in RESOURCES:
-        # `split` returns texts and names of parameters in turn.
+        # `split` returns texts and names of parameters alternately.
         pattern = "".join(
             f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part)
             for index, part in enumerate(_PARAMETER.split(resource.uri))

@@ -26,7 +26,7 @@ from ductile.mcp.resources import (
     read_docs,
 )
 from ductile.mcp.tasks import Context, TaskMethods, created_task, declares_tasks
-from ductile.operations.tools.answers import fit
+from ductile.operations.tools.answers import shorten
 
 #: Runs an operation by its name with named values, and returns its response as JSON. Raises `DuctileError`.
 CallOperation: TypeAlias = Callable[[str, JsonObject], Awaitable[JsonObject]]
@@ -55,14 +55,14 @@ _MAX_PROBLEMS = 5
 
 
 def make_server(
-    call_of: Callable[[Context], CallOperation], only_operations: Callable[[Context], bool]
+    call_operation_for: Callable[[Context], CallOperation], only_operations: Callable[[Context], bool]
 ) -> Server[Any]:
     """Return a server.
 
-    `call_of` returns the function that runs operations for a request, with the rights of its caller.
+    `call_operation_for` returns the function that runs operations with the rights of the caller of a request.
     `only_operations` returns whether commands and pipelines are left out of the list of tools.
     """
-    handlers = _Handlers(call_of, only_operations)
+    handlers = _Handlers(call_operation_for, only_operations)
     server: Server[Any] = Server(
         "ductile",
         version=__version__,
@@ -87,9 +87,11 @@ class _Handlers:
     """The handlers of the requests of the protocol, except those of tasks."""
 
     def __init__(
-        self, call_of: Callable[[Context], CallOperation], only_operations: Callable[[Context], bool]
+        self,
+        call_operation_for: Callable[[Context], CallOperation],
+        only_operations: Callable[[Context], bool],
     ) -> None:
-        self._call_of = call_of
+        self._call_operation_for = call_operation_for
         self._only_operations = only_operations
 
     async def list_tools(
@@ -138,7 +140,7 @@ class _Handlers:
             # A failed job is an error of the call that starts it, but not of the call that waits for it.
             return _result(answer) if params.name == _WAIT_TOOL else _result_of_job(answer)
         except DuctileError as error:
-            text = _text(_error(error))
+            text = _to_json_text(_error_document(error))
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
     async def list_resources(
@@ -190,7 +192,7 @@ class _Handlers:
             else:
                 tool, arguments = find_resource(params.uri)
                 response = await self._call(context, tool, {**arguments})
-                media_type, text = _JSON, _text(response["answer"])
+                media_type, text = _JSON, _to_json_text(response["answer"])
         except DuctileError as error:
             raise _protocol_error(error) from None
         content = types.TextResourceContents(uri=params.uri, mime_type=media_type, text=text)
@@ -229,7 +231,7 @@ class _Handlers:
     async def _list_allowed(self, context: Context, **filters: Any) -> dict[str, Any]:
         """Return a page of the tools that the caller may call. Raises `MCPError`."""
         try:
-            page: dict[str, Any] = await self._call_of(context)(
+            page: dict[str, Any] = await self._call_operation_for(context)(
                 "tool.list", {name: value for name, value in filters.items() if value is not None}
             )
         except DuctileError as error:
@@ -249,7 +251,7 @@ class _Handlers:
     ) -> dict[str, Any]:
         """Call a tool. Returns the response of the operation `tool.call`. Raises `DuctileError`."""
         values: JsonObject = {"tool": tool, "arguments": arguments, **options}
-        response: dict[str, Any] = await self._call_of(context)("tool.call", values)
+        response: dict[str, Any] = await self._call_operation_for(context)("tool.call", values)
         return response
 
     async def _call_with_progress(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
@@ -300,15 +302,15 @@ def _result_of_job(answer: dict[str, Any]) -> types.CallToolResult:
 
 def _result(answer: dict[str, Any], *, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(
-        content=[types.TextContent(text=_text(answer))], structured_content=answer, is_error=is_error
+        content=[types.TextContent(text=_to_json_text(answer))], structured_content=answer, is_error=is_error
     )
 
 
-def _text(document: Any) -> str:
+def _to_json_text(document: Any) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
-def _error(error: DuctileError) -> dict[str, Any]:
+def _error_document(error: DuctileError) -> dict[str, Any]:
     """Return the document of an error, shortened for an agent."""
     details = dict(error.details)
     if isinstance(error, ConfigError) and error.problems:
@@ -318,11 +320,11 @@ def _error(error: DuctileError) -> dict[str, Any]:
         ]
     fields = {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
     present: dict[str, Any] = {name: value for name, value in fields.items() if value}
-    return fit({"error": present}, _ERROR_CHARACTERS)
+    return shorten({"error": present}, _ERROR_CHARACTERS)
 
 
 def _protocol_error(error: DuctileError) -> MCPError:
     """Return the error for requests that, unlike a tool call, have no result which could describe it."""
     code = types.INVALID_PARAMS if error.http_status < _SERVER_ERROR else types.INTERNAL_ERROR
     hint = f" {error.hint}" if error.hint else ""
-    return MCPError(code=code, message=f"{error.message}.{hint}", data=_error(error)["error"])
+    return MCPError(code=code, message=f"{error.message}.{hint}", data=_error_document(error)["error"])

@@ -15,25 +15,25 @@ from mcp.server.stdio import stdio_server
 from ductile.core.json import JsonObject
 from ductile.mcp.server import CallOperation, make_server
 
-#: As `ductile.mcp.server.CallOperation`, but blocking.
-CallBlocking: TypeAlias = Callable[[str, JsonObject], JsonObject]
+#: Runs an operation like `ductile.mcp.server.CallOperation`, but blocks.
+BlockingCall: TypeAlias = Callable[[str, JsonObject], JsonObject]
 
-#: Calls at the same time; each may wait for a job.
+#: The most calls at the same time; each may wait for a job.
 _MAX_CALLS = 64
 
 
-def serve_stdio(call: CallBlocking, *, only_operations: bool = False) -> None:
+def serve_stdio(call: BlockingCall, *, only_operations: bool = False) -> None:
     """Serve until the client closes standard input."""
     anyio.run(_serve, call, only_operations)
 
 
-async def _serve(call: CallBlocking, only_operations: bool) -> None:
+async def _serve(call: BlockingCall, only_operations: bool) -> None:
     limiter = anyio.CapacityLimiter(_MAX_CALLS)
 
     async def call_in_thread(operation: str, values: JsonObject) -> JsonObject:
         # If the client cancels a call, the daemon completes it, but its response is not waited for.
         async with limiter:
-            return await _in_daemon_thread(partial(call, operation, values))
+            return await _call_in_thread(partial(call, operation, values))
 
     call_operation: CallOperation = call_in_thread
     server = make_server(lambda _context: call_operation, lambda _context: only_operations)
@@ -41,23 +41,23 @@ async def _serve(call: CallBlocking, only_operations: bool) -> None:
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-async def _in_daemon_thread(call: Callable[[], JsonObject]) -> JsonObject:
-    """Run a blocking call in a thread of its own, for which the process does not wait when it ends."""
+async def _call_in_thread(call: Callable[[], JsonObject]) -> JsonObject:
+    """Run a blocking call in a daemon thread: the process does not wait for it when it ends."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[JsonObject] = loop.create_future()
 
-    def settle(setter: Callable[[Any], None], value: object) -> None:
+    def set_future(setter: Callable[[Any], None], value: object) -> None:
         if not future.done():  # it is done if the call was cancelled
             setter(value)
 
     def run() -> None:
-        outcome: tuple[Callable[[Any], None], object]
+        setter_and_value: tuple[Callable[[Any], None], object]
         try:
-            outcome = future.set_result, call()
+            setter_and_value = future.set_result, call()
         except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-            outcome = future.set_exception, error
+            setter_and_value = future.set_exception, error
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, *outcome)
+            loop.call_soon_threadsafe(set_future, *setter_and_value)
 
     threading.Thread(target=run, daemon=True).start()
     return await future

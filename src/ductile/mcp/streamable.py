@@ -32,7 +32,7 @@ class StreamableHttp:
 
     def __init__(self, signals: SignalBus) -> None:
         self._signals = signals
-        self._server = make_server(self._call_of, _wants_only_operations)
+        self._server = make_server(self._call_operation_for, _wants_only_operations)
         # Log lines of the SDK could contain request data. Faults are reported by a signal instead.
         logger = logging.getLogger("mcp")
         logger.propagate = False
@@ -54,7 +54,7 @@ class StreamableHttp:
             request_scope = {**scope, "headers": headers, _CONTEXT: context}
             await manager.handle_request(request_scope, _BodyReceiver(body), send)
 
-    def _call_of(self, context: Context) -> CallOperation:
+    def _call_operation_for(self, context: Context) -> CallOperation:
         """Return the function that runs operations with the rights of the caller of a request."""
         assert context.request is not None  # noqa: S101 - every message over HTTP comes with its request
         operation_context: OperationContext = context.request.scope[_CONTEXT]

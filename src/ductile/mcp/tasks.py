@@ -27,8 +27,8 @@ CallAsTask: TypeAlias = Callable[[Context, str, JsonObject], Awaitable[dict[str,
 MakeResult: TypeAlias = Callable[[dict[str, Any]], types.CallToolResult]
 
 _WORKING, _COMPLETED = "working", "completed"
-#: Names in the protocol of the fields of a task.
-_NAMES = {
+#: The names that the protocol has for the fields of a task.
+_PROTOCOL_NAMES = {
     "task_id": "taskId",
     "status": "status",
     "status_message": "statusMessage",
@@ -130,4 +130,4 @@ class TaskMethods:
 
 def _with_protocol_names(task: JsonObject) -> dict[str, Any]:
     """Return a task with its fields under the names of the protocol."""
-    return {_NAMES[name]: value for name, value in task.items()}
+    return {_PROTOCOL_NAMES[name]: value for name, value in task.items()}

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 
 class Source(Value):
-    """The origin of a submission: a surface, and its token, endpoint or schedule."""
+    """The source of a submission: a surface, and its token, endpoint or schedule."""
 
     submitted_by: SubmittedBy
     detail: str | None = None
-    #: The namespace of its dedupe keys, if that is not `detail`.
-    owner: str | None = None
-    #: Whether it waits for the response of a synchronous pipeline.
+    #: The namespace of the dedupe keys of this source, if that is not `detail`.
+    key_owner: str | None = None
+    #: Whether the caller waits for the response of a synchronous pipeline.
     waits: bool = False
     #: The scopes of the caller's token; None for a local caller, who may do everything.
     scopes: tuple[str, ...] | None = None
     #: Whether the caller has signed in by a link instead of a token of the configuration, which may have the
     #: same name.
-    by_link: bool = False
+    signed_in_by_link: bool = False
 
     @property
     def token(self) -> str | None:
         """The name of the caller's access token; None for a local caller."""
-        return None if self.scopes is None or self.by_link else self.detail
+        return None if self.scopes is None or self.signed_in_by_link else self.detail
 
     @property
     def author(self) -> str:
@@ -68,7 +68,7 @@ class OperationContext(Value):
     #: The process that runs a job of this store without a daemon, if there is one.
     offline_runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
-    load: Callable[[], Snapshot] | None = None
+    load_from_disk: Callable[[], Snapshot] | None = None
     #: The file that the daemon was started with. Only where an engine runs.
     config_file: Path | None = None
     #: The environment that processes of plugins start from.
@@ -98,7 +98,7 @@ class OperationContext(Value):
 
     @property
     def _no_process_runs_jobs(self) -> bool:
-        """Whether it is known that no process runs jobs. A store on a server may be used by other nodes."""
+        """True if it is known that no process runs jobs. A store on a server may be used by other nodes."""
         return self.engine is None and self.offline_runner_pid is None and self.store.cluster is None
 
     def require_engine(self) -> Engine:
@@ -119,15 +119,15 @@ class OperationContext(Value):
 
     @property
     def sees_only_own(self) -> bool:
-        """Whether only the caller's own jobs exist here."""
+        """True if only the caller's own jobs exist in this context."""
         return isinstance(self.store, OwnJobs)
 
     @property
     def _whole_store(self) -> Store:
         return self.store.whole if isinstance(self.store, OwnJobs) else self.store
 
-    def for_answer(self) -> OperationContext:
-        """Return the context for reading a job that the caller has started.
+    def for_started_jobs(self) -> OperationContext:
+        """Return the context for reading jobs that the caller has started.
 
         Only the caller's own jobs exist in it if its token may read no others.
         """
@@ -177,13 +177,13 @@ class OperationContext(Value):
             # All jobs that follow from these inherit the token.
             charge = self.charge
 
-            def owned(job: NewJob) -> NewJob:
+            def with_token(job: NewJob) -> NewJob:
                 return replace(job, token=token, charged=charge is not None)
 
             submission = replace(
                 submission,
-                jobs=tuple([owned(job) for job in submission.jobs]),
-                runs=tuple([replace(run, job=owned(run.job)) for run in submission.runs]),
+                jobs=tuple([with_token(job) for job in submission.jobs]),
+                runs=tuple([replace(run, job=with_token(run.job)) for run in submission.runs]),
                 charge=charge,
             )
         if self.engine is None:
@@ -200,8 +200,8 @@ class OperationContext(Value):
 
     def refuse_draining(self, graph: Graph) -> None:
         """Raise `ConflictError` if a step of the graph uses a plugin that is being drained."""
-        closed = frozenset() if self.engine is None else self.engine.draining
-        if used := sorted(graph.plugins & closed):
+        draining = frozenset() if self.engine is None else self.engine.draining
+        if used := sorted(graph.plugins & draining):
             raise draining_error(used[0], f"the pipeline {graph.pipeline}")
 
     def refuse_when_stopping(self) -> None:

@@ -4,7 +4,7 @@ An operation has four parts. HTTP parameters, OpenAPI, CLI options, permission c
 derived from them:
 
 1. a request struct: its fields are the parameters of the HTTP endpoint and the options of the CLI command;
-2. a response struct: its JSON is the reply;
+2. a response struct: its JSON is the body of the HTTP response;
 3. one async function `(context, request) -> response`;
 4. one row in `operations/table/`.
 
@@ -43,7 +43,7 @@ In `operations/table/`:
     )
 
 For the CLI, a function with `@action("pause", "pause a schedule", "schedule.pause")` in
-`cli/commands/schedule.py` renders the reply. Then `make docs` writes the CLI options and reference pages.
+`cli/commands/schedule.py` renders the response. Then `make docs` writes the CLI options and reference pages.
 
 Rules:
 
@@ -54,7 +54,7 @@ Rules:
   and any of them or None. Another type needs `extra={"decode": function}` and `extra_json_schema={...}`.
 - A field whose JSON name is a Python keyword: `since: ... = field(name="from", default=None)`.
 - Over HTTP, a field named in the path comes from the path; others come from the query (GET) or the body
-  (POST), unless `in_query`, `in_header` or `local` says otherwise (see `operations/request.py`).
+  (POST), unless `in_query`, `in_header` or `in_local_call` says otherwise (see `operations/request.py`).
 - A response field that is always present has no default; one that can be absent is `| UnsetType = UNSET`.
   Instants are texts made by `timestamp()`, of the type `Timestamp`; ids are `Id`; plugins' JSON is `Any`.
 - A response may override `http_status` and `http_message`.
@@ -92,10 +92,10 @@ Function: TypeAlias = Callable[[OperationContext, Any], Awaitable[Any]]
 
 
 class HttpRoute(Value):
-    """Where an operation is found over HTTP."""
+    """The HTTP method and path of an operation, and how its requests and responses differ from others."""
 
     method: str
-    #: With parameters in braces: `/job/{job_id}`.
+    #: The path, with parameters in braces: `/job/{job_id}`.
     path: str
     #: Other paths of the same operation.
     aliases: tuple[str, ...] = ()
@@ -104,18 +104,18 @@ class HttpRoute(Value):
     #: The status of the usual response, then those of other responses and of likely errors.
     statuses: tuple[int, ...] = (200,)
     tag: str = "system"
-    #: Response bodies of another format than our JSON: media type -> JSON Schema.
+    #: The JSON Schemas of response bodies in another format than our JSON, by media type.
     content_types: Mapping[str, JsonObject] = field(default_factory=dict)
-    #: Whether it submits work, which is refused while the daemon stops.
+    #: Whether the operation submits work, which is refused while the daemon stops.
     submits: bool = False
     #: Whether the response may take long: the operation is cancelled when the client disconnects.
     waits: bool = False
     #: Whether the body is streamed.
     streams: bool = False
-    #: Whether the last parameter of the path takes the rest of it, slashes included.
-    takes_rest: bool = False
-    #: Whether it is a health endpoint that monitors poll: logged at debug level unless it failed.
-    probe: bool = False
+    #: Whether the last parameter of the path is catch-all: it matches the rest, slashes included.
+    is_catch_all: bool = False
+    #: Whether monitors poll the endpoint: a successful request is logged at debug level.
+    is_polled: bool = False
     #: Whether the header `X-Ductile-Status` has the status of the job.
     sends_status_header: bool = False
 
@@ -134,11 +134,11 @@ class Operation(Value, dict=True):
     target: str
     summary: str
     access: Access
-    #: Whether it can run while another process has the store's lock. The `*.follow` operations change nothing
-    #: either, but wait for changes that only the daemon publishes.
+    #: Whether the operation can run while another process has the store's lock. The `*.follow` operations
+    #: change nothing either, but wait for changes that only the daemon publishes.
     read_only: bool = False
-    #: Waits for something, and can be cancelled meanwhile without leaving a change half done. The control
-    #: socket cancels it when its client disconnects, and completes all others.
+    #: Whether the operation waits for something, and can be cancelled meanwhile without leaving a change half
+    #: done. The control socket cancels it when its client disconnects, and completes all others.
     waits: bool = False
     http: HttpRoute | None = None
 
@@ -189,7 +189,7 @@ class Access(Value):
 
     #: The text in the reference pages and in OpenAPI.
     doc_text: str
-    #: None where no token is needed.
+    #: Returns the scopes; None where no token is needed.
     required_scopes: RequiredScopes | None = None
     #: Needs no token where discovery is open; elsewhere any token is enough.
     discovery: bool = False
@@ -235,55 +235,55 @@ def within_reach(context: OperationContext, access: Access, *, starts_jobs: bool
     return context.with_own_jobs() if starts_jobs and sees_only_own(scopes) else context.with_all_jobs()
 
 
-def right_of(command: Command) -> AccessLevel:
-    """Return the right that is needed to run a command: to read, if the command changes nothing outside."""
+def access_level_of(command: Command) -> AccessLevel:
+    """Return the access level that running a command needs: read, if the command changes nothing outside."""
     return AccessLevel.READ if command.type is CommandType.READ else AccessLevel.WRITE
 
 
-def needed_for(snapshot: Snapshot, plugin: str, command: str | None) -> tuple[str, ...]:
-    """Return the scopes of which one is needed to run a command. An unknown one needs the least, and is not
-    found.
+def scopes_for_command(snapshot: Snapshot, plugin: str, command: str | None) -> tuple[str, ...]:
+    """Return the scopes of which one is needed to run a command.
 
-    Without a command, they are those of the default: `poll` if the plugin has it, else `handle`.
+    An unknown plugin or command needs the least: the operation does not find it. Without
+    a command, they are the scopes of the default: `poll` if the plugin has it, else `handle`.
     """
     instance = snapshot.plugins.get(plugin)
     if instance is None:
         return (auth_scope(AccessResource.PLUGIN, AccessLevel.READ),)
     commands = instance.installed.manifest.commands if instance.installed else {}
     declared = commands.get(command or ("poll" if "poll" in commands else "handle"))
-    right = AccessLevel.READ if declared is None else right_of(declared)
+    right = AccessLevel.READ if declared is None else access_level_of(declared)
     return (auth_scope(AccessResource.PLUGIN, right), auth_scope(plugin, right))
 
 
-def needed_to_run(snapshot: Snapshot, name: str) -> tuple[str, ...]:
-    """Return the scopes of which one is needed to run any command of a plugin or, without one, a pipeline."""
+def scopes_to_run_by_name(snapshot: Snapshot, name: str) -> tuple[str, ...]:
+    """Return the scopes of which one is enough to run any command of a plugin, or else a pipeline."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)
     if name in snapshot.plugins:
         return (general, auth_scope(name, AccessLevel.WRITE))
-    return needed_for_pipeline(snapshot, name)
+    return scopes_for_pipeline(snapshot, name)
 
 
-def needed_for_pipeline(snapshot: Snapshot, name: str) -> tuple[str, ...]:
+def scopes_for_pipeline(snapshot: Snapshot, name: str) -> tuple[str, ...]:
     """Return the scopes of which one is needed to run a pipeline."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)
     return (general, pipeline_scope(name)) if name in snapshot.pipelines else (general,)
 
 
-def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
+def scopes_to_see_plugin(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
     """Return the scopes of which one is needed to read about a plugin: for all plugins, or for this one."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.READ)
     return (general, auth_scope(plugin, AccessLevel.READ)) if plugin in snapshot.plugins else (general,)
 
 
-def needed_for_trigger(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
+def scopes_for_trigger(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
     """Return the scopes of which one is needed for a trigger: those for its pipeline, else for the plugin."""
-    if triggered := pipelines_on(snapshot, f"{plugin}.{command}"):
+    if triggered := pipelines_started_by(snapshot, f"{plugin}.{command}"):
         # Several pipelines are an error, which the operation raises.
-        return needed_for_pipeline(snapshot, triggered[0] if len(triggered) == 1 else "")
-    return needed_for(snapshot, plugin, command)
+        return scopes_for_pipeline(snapshot, triggered[0] if len(triggered) == 1 else "")
+    return scopes_for_command(snapshot, plugin, command)
 
 
-def pipelines_on(snapshot: Snapshot, event_type: str) -> tuple[str, ...]:
+def pipelines_started_by(snapshot: Snapshot, event_type: str) -> tuple[str, ...]:
     return tuple(name for name, pipeline in snapshot.pipelines.items() if pipeline.on == event_type)
 
 
@@ -304,7 +304,7 @@ EVENTS_RO, EVENTS_RW = (
     requires_scope(AccessResource.EVENTS, AccessLevel.READ),
     requires_scope(AccessResource.EVENTS, AccessLevel.WRITE),
 )
-#: As JOBS_RO, JOBS_RW and EVENTS_RO; the scopes `own:ro` and `own:rw` allow them for a token's own jobs.
+#: The same as JOBS_RO, JOBS_RW and EVENTS_RO; `own:ro` and `own:rw` allow them for a token's own jobs.
 OWN_JOBS_RO, OWN_JOBS_RW, OWN_EVENTS_RO = (
     requires_scope(AccessResource.JOBS, AccessLevel.READ, or_own=True),
     requires_scope(AccessResource.JOBS, AccessLevel.WRITE, or_own=True),
@@ -320,21 +320,21 @@ PLUGIN_RO, PLUGIN_RW = (
 )
 ONE_PLUGIN = Access(
     doc_text="plugin:ro or {plugin}:ro",
-    required_scopes=lambda snapshot, path: needed_to_see(snapshot, path["plugin"]),
+    required_scopes=lambda snapshot, path: scopes_to_see_plugin(snapshot, path["plugin"]),
 )
-COMMAND = Access(
+RUN_COMMAND = Access(
     doc_text="plugin or {plugin}, :ro for read commands, :rw for write",
-    required_scopes=lambda snapshot, path: needed_for(snapshot, path["plugin"], path.get("command")),
+    required_scopes=lambda snapshot, path: scopes_for_command(snapshot, path["plugin"], path.get("command")),
 )
-RUN = Access(
+RUN_BY_NAME = Access(
     doc_text="plugin:rw; {name}:rw for a plugin, pipeline:{name} for a pipeline",
-    required_scopes=lambda snapshot, path: needed_to_run(snapshot, path["name"]),
+    required_scopes=lambda snapshot, path: scopes_to_run_by_name(snapshot, path["name"]),
 )
 RUN_PIPELINE = Access(
     doc_text="plugin:rw or pipeline:{pipeline}",
-    required_scopes=lambda snapshot, path: needed_for_pipeline(snapshot, path["pipeline"]),
+    required_scopes=lambda snapshot, path: scopes_for_pipeline(snapshot, path["pipeline"]),
 )
-TRIGGER = Access(
+RUN_TRIGGER = Access(
     doc_text="as for the pipeline if one answers, else as for the plugin",
-    required_scopes=lambda snapshot, path: needed_for_trigger(snapshot, path["plugin"], path["command"]),
+    required_scopes=lambda snapshot, path: scopes_for_trigger(snapshot, path["plugin"], path["command"]),
 )

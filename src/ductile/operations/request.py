@@ -29,7 +29,7 @@ EnumType = TypeVar("EnumType", bound=StrEnum)
 #: Returns the value of a field from its name and its JSON value. An error names the field.
 Decode = Callable[[str, JsonValue], Any]
 
-#: A blank before the offset: a `+` that URL decoding has replaced.
+#: A space before the offset of a time zone, where URL decoding has replaced a `+`.
 _SPACE_FROM_PLUS = re.compile(r"(?<=\d) (?=\d\d:?\d\d$)", re.ASCII)
 _MAX_QUOTED = 100
 _FLAGS = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
@@ -52,7 +52,7 @@ class NoFields(Value):
 class FieldSource(StrEnum):
     """The part of an HTTP request that a field is read from.
 
-    `LOCAL` is none of them: only the CLI and other operations set such a field.
+    A field with `LOCAL` is in no HTTP request: only the CLI and other operations set it.
     """
 
     PATH = "path"
@@ -72,15 +72,15 @@ def in_header(header: str, description: str) -> Meta:
     return Meta(description=description, extra={"source": FieldSource.HEADER, "header": header})
 
 
-def local(description: str) -> Meta:
+def in_local_call(description: str) -> Meta:
     """Describe a field that no HTTP request has: the CLI and other operations set it."""
     return Meta(description=description, extra={"source": FieldSource.LOCAL})
 
 
 class RequestField(Value):
-    #: As callers write it: `from`.
+    #: The name that callers write: `from`.
     name: str
-    #: As the struct has it: `created_from`.
+    #: The name that the struct has: `created_from`.
     attribute: str
     decode: Decode
     #: JSON Schema of the value.
@@ -91,7 +91,7 @@ class RequestField(Value):
     #: None if the route decides.
     source: FieldSource | None
     header: str | None
-    #: Whether it is an instant, which may be relative to now.
+    #: Whether the value is an instant, which may be relative to now.
     instant: bool = False
 
     def parse_text(self, text: str) -> JsonValue:
@@ -139,11 +139,11 @@ def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
 
 
 def decode_request(
-    request_type: type[RequestType], values: JsonObject, when: Callable[[], tuple[datetime, tzinfo]]
+    request_type: type[RequestType], values: JsonObject, now_and_zone: Callable[[], tuple[datetime, tzinfo]]
 ) -> RequestType:
     """Build the request from named values. Unknown names are ignored: surfaces refuse them.
 
-    `when` returns now and the time zone, for times such as `yesterday`; it is called only for those.
+    `now_and_zone` returns now and the time zone, for times such as `yesterday`. Only these times call it.
     Raises `RefusedError` for a missing field or a wrong JSON type, `UsageError` for a text that cannot be
     understood.
     """
@@ -153,7 +153,7 @@ def decode_request(
         field = known.get(name)
         if field is not None and (value is not None or field.schema.get("type") == "boolean"):
             if field.instant:
-                now, zone = when()
+                now, zone = now_and_zone()
                 arguments[field.attribute] = decode_instant(name, value, now=now, zone=zone)
             else:
                 arguments[field.attribute] = field.decode(name, value)
@@ -281,7 +281,7 @@ def decode_duration(name: str, value: JsonValue) -> timedelta:
 
 
 def decode_instant(name: str, value: JsonValue, *, now: datetime, zone: tzinfo) -> datetime:
-    """Return an instant as `parse_instant` reads it."""
+    """Return an instant that `parse_instant` understands."""
     text = decode_text(name, value)
     try:
         return parse_instant(text, now=now, zone=zone)

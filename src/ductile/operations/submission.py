@@ -33,9 +33,9 @@ from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
 from ductile.core.webhooks.url_policy import url_fault
 from ductile.errors import RefusedError
 from ductile.operations.context import OperationContext
-from ductile.operations.operation import needed_for
+from ductile.operations.operation import scopes_for_command
 from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
-from ductile.operations.request import DryRun, in_header, local, refused
+from ductile.operations.request import DryRun, in_header, in_local_call, refused
 from ductile.operations.response import Id, Response
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
@@ -104,7 +104,9 @@ class BaseSubmissionRequest(Value):
     inside_job: Annotated[
         str | None, in_header("X-Ductile-Job", "The job inside which this call is made.")
     ] = None
-    delivery_id: Annotated[str | None, local("The sender's id of a webhook delivery: its key.")] = None
+    delivery_id: Annotated[str | None, in_local_call("The sender's id of a webhook delivery: its key.")] = (
+        None
+    )
     dry_run: DryRun = False
 
 
@@ -123,7 +125,7 @@ class SubmissionRequest(BaseSubmissionRequest):
     state_webhook_url: Annotated[
         str | None, about("Called when the state changes; for a duplicate, by the existing job.")
     ] = None
-    follow: Annotated[bool, local("The caller is about to follow what it prints.")] = False
+    follow: Annotated[bool, in_local_call("The caller is about to follow what it prints.")] = False
     state_webhook_events: Annotated[
         tuple[str, ...] | None,
         Meta(
@@ -164,7 +166,7 @@ class Submitted(Response, kw_only=True):
 
 
 class PlannedSubmission(Response):
-    """What a dry run would submit."""
+    """The response to a dry run: the job or run that would be submitted."""
 
     STATUS = HTTPStatus.OK
 
@@ -181,12 +183,12 @@ class SubmissionOptions(Value):
 
     payload: JsonObject | None
     trace_id: str
-    #: Stored with the namespace of its source.
+    #: The key as it is stored: with the namespace of its source.
     dedupe_key: str | None = None
     #: Seconds that the key counts. If set, a queued or running job is a duplicate too.
     dedupe_ttl: float | None = None
     #: Without the `model` that state webhooks repeat: it depends on the plugin, see `subscription_of`.
-    callback: StateSubscription | None = None
+    state_subscription: StateSubscription | None = None
     #: The hops of the new job: one more than those of the job inside which the call was made.
     hops: int = 0
     #: The job inside which the call was made.
@@ -205,9 +207,9 @@ async def read_submission_options(
     if request.payload is not None and nests_too_deep(request.payload):
         raise refused("payload", "payload nests too deep")
     snapshot = context.snapshot()
-    key, ttl, callback = None, None, None
+    key, ttl, state_subscription = None, None, None
     if isinstance(request, SubmissionRequest):
-        ttl, callback = request.dedupe_ttl, _callback(snapshot, request)
+        ttl, state_subscription = request.dedupe_ttl, _state_subscription(snapshot, request)
         if ttl is not None and ttl > snapshot.service.job_queue_retention:
             raise refused(
                 "dedupe_ttl",
@@ -229,7 +231,7 @@ async def read_submission_options(
         payload=request.payload,
         dedupe_key=key,
         dedupe_ttl=None if ttl is None else ttl.total_seconds(),
-        callback=callback,
+        state_subscription=state_subscription,
         hops=0 if caller is None else caller.hops + 1,
         trace_id=trace_id or make_trace_id(context.rng),
         inside_job=None if caller is None else caller.id,
@@ -270,7 +272,7 @@ def refuse_without_subscription(existing: Deduplicated) -> None:
 async def refuse_reused_key(
     context: OperationContext, options: SubmissionOptions, jobs: Iterable[NewJob]
 ) -> None:
-    """As `refuse_changed_payload`, but before anything is enqueued, and also if the job with the key failed.
+    """Refuse like `refuse_changed_payload`, but before anything is enqueued, and also if the job has failed.
 
     A failed job is no duplicate, so the call would be accepted.
     """
@@ -292,13 +294,15 @@ async def find_key_holder(context: OperationContext, options: SubmissionOptions,
 def subscription_of(
     options: SubmissionOptions, plugin: PluginInstance | None = None
 ) -> StateSubscription | None:
-    """Return the callback with the `model` that state webhooks repeat.
+    """Return the state subscription with the `model` that state webhooks repeat.
 
     That is `payload.model`, else `plugins.NAME.config.model`.
     """
-    if options.callback is None:
+    if options.state_subscription is None:
         return None
-    return options.callback.with_model_of(options.payload, {} if plugin is None else plugin.config.reveal())
+    return options.state_subscription.with_model_of(
+        options.payload, {} if plugin is None else plugin.config.reveal()
+    )
 
 
 def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonObject | None) -> None:
@@ -329,7 +333,7 @@ def _stored_key(
     Raises `RefusedError` for a key that is too long, and for two keys.
     """
     source, configured_ttl = context.source, context.snapshot().service.dedupe_ttl
-    owner = source.owner or source.detail or source.submitted_by
+    owner = source.key_owner or source.detail or source.submitted_by
     if (delivery := normalise_key(request.delivery_id)) is not None:
         return namespaced_key(KeyNamespace.DELIVERY, delivery, owner=owner), configured_ttl
     dedupe_key, idempotency_key = normalise_key(request.dedupe_key), normalise_key(request.idempotency_key)
@@ -349,7 +353,7 @@ def _stored_key(
     return key, configured_ttl if ttl is None else ttl
 
 
-def _callback(snapshot: Snapshot, request: SubmissionRequest) -> StateSubscription | None:
+def _state_subscription(snapshot: Snapshot, request: SubmissionRequest) -> StateSubscription | None:
     """Return the state subscription of the request. Raises `RefusedError` for a URL that is not allowed."""
     url = request.state_webhook_url
     if url is None:
@@ -398,7 +402,7 @@ async def run_command(context: OperationContext, request: RunCommand) -> Submitt
 async def submit_job(
     context: OperationContext, request: RunCommand, event: NewEvent | None = None
 ) -> Submitted | PlannedSubmission:
-    """As `run_command`. If there is the event of a webhook, the job has the payload of the event.
+    """Submit like `run_command`. With the event of a webhook, the job has the payload of the event.
 
     A webhook's payload is not validated: its sender could do nothing about it and would send it again.
     """
@@ -407,7 +411,7 @@ async def submit_job(
     default = default_command(plugin, has_payload=request.payload is not None)
     command = known_command(plugin, request.command or default)
     # If the path has no command, the surface has checked the right for the default without a payload.
-    context.require_scope(*needed_for(snapshot, plugin.name, command))
+    context.require_scope(*scopes_for_command(snapshot, plugin.name, command))
     options = await read_submission_options(context, request)
     if event is None:
         refuse_invalid_payload(plugin, command, options.payload)

@@ -25,7 +25,7 @@ class Row(Value):
 
 
 JOB_COLUMNS = ("job", "what", "state", "since", "attempt")
-RUN_COLUMNS = ("run", "pipeline", "state", "steps", "now at", "since")
+RUN_COLUMNS = ("run", "pipeline", "state", "steps", "running", "since")
 FAILED_COLUMNS = ("job", "what", "ended", "why")
 SCHEDULE_COLUMNS = ("plugin", "schedule", "next", "last")
 PLUGIN_COLUMNS = ("plugin", "last run", "health", "breakers")
@@ -45,7 +45,7 @@ def job_rows(queue: JsonDocument, now: datetime) -> list[Row]:
             state = f"retry in {until(job['next_retry_at'], now)}"
         name = f"{job['plugin']} {job['command']}" + (f" ({job['step']})" if job["step"] else "")
         since = age(job["started_at" if running else "created_at"], now)
-        cells = (short(job["job_id"]), name, state, since, f"{job['attempt']}/{job['max_attempts']}")
+        cells = (short_id(job["job_id"]), name, state, since, f"{job['attempt']}/{job['max_attempts']}")
         rows.append(Row(key=job["job_id"], cells=cells))
     return rows
 
@@ -60,7 +60,7 @@ def run_rows(runs: Iterable[tuple[JsonDocument, Iterable[JsonDocument]]], now: d
             sorted({str(step["step"]) for step in step_jobs if step["status"] == "running"})
         )
         cells = (
-            short(run["job_id"]),
+            short_id(run["job_id"]),
             run["command"],
             "cancelling" if run["cancel_requested_at"] else run["status"],
             f"{ended}/{len(step_jobs)}",
@@ -79,7 +79,7 @@ def failed_rows(jobs: Iterable[JsonDocument], now: datetime) -> list[Row]:
         # For a program that failed, its last line on stderr is the most useful part.
         error = (error.partition("; stderr ends with: ")[2] or error).splitlines()[0][:80]
         ended = f"{job['status']} {age(job['completed_at'], now)} ago"
-        cells = (short(job["job_id"]), f"{job['plugin']} {job['command']}", ended, error)
+        cells = (short_id(job["job_id"]), f"{job['plugin']} {job['command']}", ended, error)
         rows.append(Row(key=job["run_id"] or job["job_id"], cells=cells))
     return rows
 
@@ -149,13 +149,13 @@ def event_line(event: JsonDocument, width: int, zone: tzinfo) -> str:
     else:
         texts = (data.get("explanation"), data.get("error"), data.get("reason"), data.get("state"))
         change = f"{event['kind']} " + next((str(text) for text in texts if text), "")
-    job = short(event["job_id"]) if event["job_id"] and not narrow else ""
+    job = short_id(event["job_id"]) if event["job_id"] and not narrow else ""
     at = datetime.fromisoformat(event["at"]).astimezone(zone)
     return f"{at:%H:%M:%S} {job} {subject} {change}".replace("  ", " ").strip()
 
 
-def short(job_id: str) -> str:
-    """Return the end of an id, as lists show it. Jobs of one moment have the same beginning."""
+def short_id(job_id: str) -> str:
+    """Return the end of an id, as lists show it. Ids of jobs of the same moment begin alike."""
     return job_id[-8:]
 
 

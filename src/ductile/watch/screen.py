@@ -34,7 +34,7 @@ ShowJob: TypeAlias = Callable[[JsonDocument, int], str]
 _TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "jobs": ("Running and queued", rows.JOB_COLUMNS),
     "runs": ("Pipelines", rows.RUN_COLUMNS),
-    "failed": ("Ended badly", rows.FAILED_COLUMNS),
+    "failed": ("Failed and dead", rows.FAILED_COLUMNS),
     "schedules": ("Schedules", rows.SCHEDULE_COLUMNS),
     "plugins": ("Plugins and breakers", rows.PLUGIN_COLUMNS),
 }

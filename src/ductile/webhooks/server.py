@@ -19,14 +19,14 @@ from ductile.http.application import (
     HttpApplication,
     LogRateLimiter,
     describe_counts,
-    single_headers,
+    headers_by_name,
 )
-from ductile.http.authentication import host_mismatch, is_host_mismatch
+from ductile.http.authentication import host_mismatch_error, is_host_mismatch
 from ductile.http.body import BodyBudget, read_body
 from ductile.http.responses import JsonResponse, encode
 from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.system.probes import health, is_forwarded
-from ductile.operations.webhooks.incoming import InvalidSignatureError, check_signature, receive
+from ductile.operations.webhooks.incoming import InvalidSignatureError, check_signature, receive_webhook
 from ductile.operations.webhooks.manage import find_endpoint
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ductile.core.json import JsonObject
     from ductile.operations.context import OperationContext
 
-HEALTH = "/healthz"
-CONNECTIONS = 256
+HEALTH_PATH = "/healthz"
+MAX_CONNECTIONS = 256
 #: Memory for the bodies of all requests whose signature is not verified yet.
 UNVERIFIED_BYTES = 64 * 1024 * 1024
 BODY_SECONDS = 10.0
@@ -68,11 +68,11 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         self._signals = signals
         self._body_seconds = body_seconds
         self._budget = BodyBudget(unverified_bytes)
-        self._sampler = LogRateLimiter(self._report_sampled)
+        self._log_limiter = LogRateLimiter(self._report_unlogged)
 
     def close(self) -> None:
         """Log the counts of requests that were not logged one by one."""
-        self._sampler.close()
+        self._log_limiter.close()
 
     def new_exchange(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -82,12 +82,12 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
     async def respond(self, exchange: WebhookExchange) -> JsonResponse:
         """Accept a signed request, or respond to a health check. Raises `DuctileError` for a refusal."""
         scope = exchange.scope
-        if scope["path"] == HEALTH:
+        if scope["path"] == HEALTH_PATH:
             _require_method(scope, "GET", "HEAD")
-            headers = single_headers(scope)
+            headers = headers_by_name(scope)
             listen = self._context.snapshot().webhooks_listen
             if is_host_mismatch(listen, headers) and not is_forwarded(headers):
-                raise host_mismatch(listen, token_helps=False)
+                raise host_mismatch_error(listen, suggests_token=False)
             return JsonResponse(content=encode(await health(self._context, exchange.peer, headers)))
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
@@ -116,7 +116,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
                 return JsonResponse(content=b"")
             if scope["method"] == "GET":
                 body = encode(query)
-        result = await receive(self._context, endpoint, request_headers, body)
+        result = await receive_webhook(self._context, endpoint, request_headers, body)
         self._signals.emit(
             Signal.WEBHOOK_ACCEPTED,
             job_id=result.job_id or None,
@@ -154,11 +154,11 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         elif exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError):
             should_log = True
         else:
-            should_log = self._sampler.should_log(str(error.http_status), exchange.peer)
+            should_log = self._log_limiter.should_log(str(error.http_status), exchange.peer)
         level = None if should_log else SignalLevel.DEBUG
         self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
 
-    def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
+    def _report_unlogged(self, counts: Mapping[str, int], peer: str | None) -> None:
         """Log how many refusals were counted and not logged one by one."""
         self._signals.emit(
             Signal.LISTENER_SAMPLED,
@@ -190,7 +190,7 @@ class WebhookServer:
     def __init__(self, context: OperationContext, listen: str, signals: SignalBus) -> None:
         self._signals = signals
         self._application = WebhookApplication(context, signals)
-        limits = ListenerLimits(connections=CONNECTIONS, probes=frozenset((HEALTH,)))
+        limits = ListenerLimits(connections=MAX_CONNECTIONS, probe_paths=frozenset((HEALTH_PATH,)))
         self._listener = Listener("webhooks", listen, self._application, limits, signals)
 
     async def bind(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from builders.configs import a_config, a_discovery, loaded
 from ductile import __version__
 from ductile.api.endpoint import ApiRequest, Reply
-from ductile.api.handlers import About, discover
+from ductile.api.handlers import About, show_links
 from ductile.config.compile.compiler import compile_snapshot
 
 
@@ -24,8 +24,8 @@ async def test_the_version_is_for_this_machine(peer: str | None, version: str | 
     snapshot = compile_snapshot(loaded(a_config(tmp_path, "")), a_discovery(tmp_path))
     context: Any = SimpleNamespace(snapshot=lambda: snapshot)
     nothing: Any = None
-    asked = ApiRequest(context=context, services=nothing, values={}, headers={}, route=nothing, peer=peer)
-    reply = await discover(asked)
+    asked = ApiRequest(context=context, services=nothing, values={}, headers={}, matched=nothing, peer=peer)
+    reply = await show_links(asked)
     assert isinstance(reply, Reply)
     about = reply.response
     assert isinstance(about, About)

@@ -17,7 +17,7 @@ from builders.jobs import a_new_job
 from builders.postgres import store_url
 from builders.stores import open_sqlite
 from ductile.api import events
-from ductile.api.events import EventFilter, EventStreams, LedgerStream, TooFarBehindError
+from ductile.api.events import EventFilter, EventStreams, LedgerStream, SubscriberDisconnectedError
 from ductile.core.jobs.model import LedgerKind
 from ductile.errors import StoreFailedError
 from ductile.store.model.jobs import Submission
@@ -44,7 +44,7 @@ async def test_nothing_is_missed_between_replay_and_following(store: Store) -> N
     await enqueue(store, 3)
     await feed.start_reading()
     seen: list[int] = []
-    with feed.joined() as follower:
+    with feed.subscribed() as follower:
         await enqueue(store, 2)
         async for rows in feed.replay(0, follower.start_seq):
             seen += [row.seq for row in rows]
@@ -60,13 +60,13 @@ async def test_a_subscriber_that_falls_behind_is_cut_off(
     monkeypatch.setattr(events, "MAX_WAITING_ROWS", 3)
     feed = LedgerStream(store)
     await feed.start_reading()
-    with feed.joined() as slow, feed.joined() as quick:
+    with feed.subscribed() as slow, feed.subscribed() as quick:
         taken = 0
         for _ in range(5):
             await enqueue(store, 1)
             taken += len(await quick.next())
         assert taken == 5
-        with pytest.raises(TooFarBehindError):
+        with pytest.raises(SubscriberDisconnectedError):
             await slow.next()
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.openapi import fixed_id
+from ductile.api.openapi import fixed_operation_id
 from ductile.config.names import NAME
 from ductile.operations.plugins.skills import command_id, pipeline_id
 
@@ -31,7 +31,7 @@ def test_no_two_commands_have_the_same_id(one: tuple[str, str], other: tuple[str
 @given(command=COMMANDS, pipeline=NAMES)
 def test_ids_are_names_that_functions_may_have(command: tuple[str, str], pipeline: str) -> None:
     """Tools that make functions of them take letters, digits, `_` and `-`, and nothing else."""
-    fixed = {fixed_id(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
+    fixed = {fixed_operation_id(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
     assert len(fixed) == len(ENDPOINTS)
     assert {command_id(*command), pipeline_id(pipeline)}.isdisjoint(fixed)
     assert command_id(*command) != pipeline_id(pipeline)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ductile.control.client import call_daemon, connect, exchange
+from ductile.control.client import call_daemon, call_on_connection, connect
 from ductile.control.server import ControlServer, peer_uid
 from ductile.control.socket_files import (
     link_path,
@@ -35,7 +35,7 @@ from ductile.errors import (
     StoreBusyError,
     UsageError,
 )
-from ductile.operations.table import WAITING
+from ductile.operations.table import WAITING_OPERATIONS
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
@@ -153,7 +153,7 @@ async def is_cancelled_on_disconnect(path: Path, name: str) -> bool:
         cancelled.set_result(False)
         return {}
 
-    server = ControlServer(path, {name: operation}, SignalBus(), waiting=WAITING)
+    server = ControlServer(path, {name: operation}, SignalBus(), waiting=WAITING_OPERATIONS)
     await server.start()
     try:
         _reader, writer = await asyncio.open_unix_connection(str(path))
@@ -161,7 +161,7 @@ async def is_cancelled_on_disconnect(path: Path, name: str) -> bool:
         await begun.wait()
         writer.close()
         await writer.wait_closed()
-        if name not in WAITING:
+        if name not in WAITING_OPERATIONS:
             # The server answers a later client, so it has been told of the end of this one.
             with pytest.raises(UsageError):
                 await asyncio.to_thread(call_daemon, path, "unknown", {}, timeout=60)
@@ -187,13 +187,13 @@ def test_a_daemon_that_does_not_answer_or_disconnects(tmp_path: Path) -> None:
         connection = connect(tmp_path / "s")
         assert connection is not None
         with pytest.raises(StoreBusyError):
-            exchange(connection, "it", {}, timeout=0.01)
+            call_on_connection(connection, "it", {}, timeout=0.01)
         connection = connect(tmp_path / "s")
         assert connection is not None
         for _ in range(2):
             listener.accept()[0].close()
         with pytest.raises(DaemonNotRunningError):
-            exchange(connection, "it", {}, timeout=60)
+            call_on_connection(connection, "it", {}, timeout=60)
 
 
 def test_the_link_leads_to_the_daemon_that_wrote_it(tmp_path: Path) -> None:

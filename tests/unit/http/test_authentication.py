@@ -5,8 +5,8 @@ from __future__ import annotations
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken
 from ductile.http.authentication import (
-    FAILED_LOGIN_SECONDS,
-    MAX_FAILED_LOGINS,
+    MAX_UNKNOWN_TOKENS,
+    UNKNOWN_TOKEN_SECONDS,
     TokenTable,
     UnknownTokenLimiter,
 )
@@ -16,19 +16,19 @@ def test_failed_logins_are_forgotten_after_a_while() -> None:
     """The limiter returns the seconds that are left; then it starts again."""
     now = [0.0]
     limiter = UnknownTokenLimiter(lambda: now[0])
-    assert [limiter.record_failure("a") for _ in range(MAX_FAILED_LOGINS)] == [None] * MAX_FAILED_LOGINS
+    assert [limiter.record("a") for _ in range(MAX_UNKNOWN_TOKENS)] == [None] * MAX_UNKNOWN_TOKENS
     now[0] = 20.0
-    assert limiter.record_failure("a") == FAILED_LOGIN_SECONDS - 20.0
-    assert limiter.record_failure("b") is None
-    now[0] = FAILED_LOGIN_SECONDS
-    assert limiter.record_failure("a") is None
+    assert limiter.record("a") == UNKNOWN_TOKEN_SECONDS - 20.0
+    assert limiter.record("b") is None
+    now[0] = UNKNOWN_TOKEN_SECONDS
+    assert limiter.record("a") is None
 
 
 def test_the_memory_for_peers_is_bounded() -> None:
     """Failures from many addresses cost a bounded amount of memory."""
     limiter = UnknownTokenLimiter(lambda: 0.0)
     for number in range(10_000):
-        limiter.record_failure(str(number))
+        limiter.record(str(number))
     assert len(limiter.peers) == 1024
 
 

@@ -17,8 +17,8 @@ from ductile.operations.request import (
     FieldSource,
     decode_request,
     in_header,
+    in_local_call,
     in_query,
-    local,
     request_fields,
 )
 from ductile.struct import Value, about, field
@@ -41,7 +41,7 @@ class Example(Value):
     payload: Annotated[dict[str, Any] | None, about("An object.")] = None
     wait: Annotated[bool, in_query("A flag.")] = False
     key: Annotated[str | None, in_header("X-Key", "A header.")] = None
-    secret: Annotated[str | None, local("Only set by other operations.")] = None
+    secret: Annotated[str | None, in_local_call("Only set by other operations.")] = None
     dry_run: DryRun = False
 
 

@@ -58,4 +58,4 @@ def test_a_run_that_its_deadline_ended_is_late_in_every_order_of_events(
     """The engine cancels at the instant at which its caller gives up; the answer is the same."""
     waiting = SyncWait(timeout=SECOND, until=NOON, cancel_on_timeout=cancels)
     job = a_job(status=JobStatus.DEAD, reason=reason, completed_at=ended_at)
-    assert waiting.has_cancelled(job) is out_of_time
+    assert waiting.has_ended_by_deadline(job) is out_of_time

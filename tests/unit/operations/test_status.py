@@ -12,7 +12,7 @@ from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.plugins.health import FailedInit
 from ductile.operations.response import from_record
 from ductile.operations.system.breakers import BreakerStatus
-from ductile.operations.system.status import PluginStatus, troubled_first
+from ductile.operations.system.status import PluginStatus, problems_first
 from ductile.struct import replace
 
 
@@ -51,6 +51,6 @@ ORDER = [{"refused", "unhealthy", "open"}, {"failed", "ill"}, {"well", "new"}, {
 @given(st.lists(st.sampled_from(sorted(KINDS)), max_size=10))
 def test_plugins_in_trouble_come_first(kinds: list[str]) -> None:
     plugins = [replace(KINDS[kind], name=f"{kind}-{number}") for number, kind in enumerate(kinds)]
-    names = [plugin.name for plugin in troubled_first(plugins)]
+    names = [plugin.name for plugin in problems_first(plugins)]
     wanted = [f"{kind}-{number}" for group in ORDER for number, kind in enumerate(kinds) if kind in group]
     assert names == wanted

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.operations.tools.answers import compact, fit
+from ductile.operations.tools.answers import compact, shorten
 from ductile.operations.tools.table import TOOLS, operation_of
 from ductile.struct import Value
 
@@ -36,7 +36,7 @@ _JSON = st.recursive(
 def test_what_fits_is_not_changed(document: dict[str, Any]) -> None:
     """Nothing is cut, and nothing is said to be."""
     before = copy.deepcopy(document)
-    assert fit(document, 10_000_000) == before
+    assert shorten(document, 10_000_000) == before
 
 
 @given(rows=st.integers(0, 400), text=st.integers(0, 5000))
@@ -44,7 +44,7 @@ def test_long_lists_and_texts_are_cut_and_named(rows: int, text: int) -> None:
     """The size holds, the beginning is kept, and each cut says how much there was."""
     document: dict[str, Any] = {"id": 7, "rows": [{"n": number, "why": "x" * text} for number in range(rows)]}
     size = len(msgspec.json.encode(document))
-    shown = fit(document, 5000)
+    shown = shorten(document, 5000)
     assert len(msgspec.json.encode(shown)) <= 5000
     assert shown["id"] == 7
     assert ("left_out" in shown) == (size > 5000)

@@ -7,7 +7,7 @@ import pytest
 from ductile.errors import ConfigError, Problem
 from ductile.operations.tools.schemas import tool_fields
 from ductile.operations.tools.table import TOOLS
-from ductile.operations.tools.wording import TOOL_OF_COMMAND, in_tool_words, reword_error
+from ductile.operations.tools.wording import TOOL_OF_COMMAND, replace_cli_commands, reword_error
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from ductile.operations.tools.wording import TOOL_OF_COMMAND, in_tool_words, rew
 )
 def test_commands_become_calls(said: str, shown: str) -> None:
     """A command that has a tool is written as its call; every other text stays as it is."""
-    assert in_tool_words(said) == shown
+    assert replace_cli_commands(said) == shown
 
 
 def test_the_tools_that_are_named_exist() -> None:

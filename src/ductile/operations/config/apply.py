@@ -17,16 +17,16 @@ from ductile.config.history.restore import find_restorable, plan_restore
 from ductile.core.auth_scopes import EVERYTHING
 from ductile.errors import DeniedError, DuctileError, file_error
 from ductile.operations.config.plan import (
-    PLAN,
+    PLAN_DESCRIPTION,
     ChangedFile,
     PlannedConfig,
     changed_files,
-    check_tokens,
     config_file,
     make_plan,
     new_warnings,
     refuse_other_plan,
     refuse_restored_tokens,
+    refuse_uncovered_tokens,
 )
 from ductile.operations.config.plan_drafts import PlanDraft
 from ductile.operations.context import OperationContext
@@ -38,7 +38,7 @@ from ductile.struct import Value, about, replace
 
 
 class ApplyConfig(Value):
-    plan: Annotated[str | None, about(PLAN)] = None
+    plan: Annotated[str | None, about(PLAN_DESCRIPTION)] = None
     drain: Annotated[
         bool, about("Let plugins that are removed or disabled finish their accepted work first.")
     ] = False
@@ -114,7 +114,7 @@ async def _carry_out(
         raise refused("drain_timeout", "drain_timeout needs drain: without it nothing is waited for")
     planned = await make_plan(context, draft.contents)
     refuse_other_plan(planned.id, request.plan)
-    check_tokens(context, planned)
+    refuse_uncovered_tokens(context, planned)
     if draft.command == "rollback" and not draft.restores_tokens:
         refuse_restored_tokens(planned.result.effects.tokens)
     difference = await asyncio.to_thread(planned.compare)

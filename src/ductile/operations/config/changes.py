@@ -1,4 +1,4 @@
-"""What changed since an instant: configurations, files that are not sealed, schedules, circuit breakers."""
+"""Changes since an instant: configurations, files that are not sealed, schedules, circuit breakers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ductile.operations.response import Response, Timestamp, timestamp
 from ductile.struct import Value, about
 
 _DEFAULT_SPAN = timedelta(hours=24)
-#: The latest loads that are read.
+#: The most loads that are read.
 _MAX_LOADS = 100
 
 

@@ -18,12 +18,12 @@ from ductile.errors import ConfigError, DeniedError, NotFoundError, UsageError
 from ductile.operations.config.history import load_differences
 from ductile.operations.config.plan import MAX_KEYS, ChangedFile, changed_file
 from ductile.operations.context import OperationContext
-from ductile.operations.request import local
+from ductile.operations.request import in_local_call
 from ductile.operations.response import Response
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.struct import Value, about, replace
 
-#: Loads that are searched for an id.
+#: The most loads that are searched for an id.
 _MAX_SEARCHED = 200
 
 
@@ -32,7 +32,7 @@ class DiffConfig(Value):
         str | None, about("The id of a configuration in the history, or of the earlier one of two.")
     ] = None
     after: Annotated[str | None, about("The id of the later one (default: the files on disk).")] = None
-    hashes: Annotated[bool, local("Return the hashes of the files, too.")] = False
+    hashes: Annotated[bool, in_local_call("Return the hashes of the files, too.")] = False
 
 
 class Comparison(Value):

@@ -25,12 +25,12 @@ from ductile.operations.context import OperationContext
 from ductile.operations.request import refused
 from ductile.operations.response import Response
 from ductile.operations.system.lifecycle import ConfigProblem, ReloadEffects, reloaded_response
-from ductile.operations.tokens.manage import check_covered
+from ductile.operations.tokens.manage import refuse_uncovered_scopes
 from ductile.struct import Value, about
 
-#: Changed keys that are listed for one file.
+#: The most changed keys that are listed for one file.
 MAX_KEYS = 100
-PLAN = "Do exactly this plan, which a dry run has shown, or nothing."
+PLAN_DESCRIPTION = "Do exactly this plan, which a dry run has shown, or nothing."
 
 
 class ChangedFile(Value):
@@ -62,7 +62,7 @@ def _decode_files(name: str, value: JsonValue) -> dict[str, str | None]:
     return {file: None if text is None else str(text) for file, text in value.items()}
 
 
-class PlanChange(Value):
+class PlanConfig(Value):
     files: Annotated[
         dict[str, str | None],
         Meta(
@@ -83,7 +83,7 @@ class ConfigPlan(Response):
     reload: ReloadEffects
 
 
-async def plan(context: OperationContext, request: PlanChange) -> ConfigPlan:
+async def plan(context: OperationContext, request: PlanConfig) -> ConfigPlan:
     """Check the files on disk, or these contents, and say what sealing and loading them would change."""
     contents = {name: None if text is None else text.encode() for name, text in request.files.items()}
     planned = await make_plan(context, contents)
@@ -119,12 +119,12 @@ def config_file(context: OperationContext) -> Path:
     return context.config_file.absolute()
 
 
-def check_tokens(context: OperationContext, planned: PlannedConfig) -> None:
+def refuse_uncovered_tokens(context: OperationContext, planned: PlannedConfig) -> None:
     """Raise DeniedError if the change would give a token more rights than the caller has."""
     tokens = planned.result.effects.tokens
     changed = {*tokens.added, *tokens.changed}
     scopes = (scope for token in planned.snapshot.tokens if token.name in changed for scope in token.scopes)
-    check_covered(context, scopes)
+    refuse_uncovered_scopes(context, scopes)
 
 
 def new_warnings(active: Snapshot, warnings: tuple[ConfigProblem, ...]) -> tuple[ConfigProblem, ...]:

@@ -22,18 +22,18 @@ from ductile.errors import DeniedError, UsageError
 from ductile.operations.config.plan import (
     ChangedFile,
     changed_files,
-    check_tokens,
     config_file,
     make_plan,
     new_warnings,
     refuse_restored_tokens,
+    refuse_uncovered_tokens,
 )
 from ductile.operations.config.plan_drafts import PlanDraft
 from ductile.operations.context import OperationContext
 from ductile.operations.request import decode_texts, refused
 from ductile.operations.response import Response
 from ductile.operations.system.lifecycle import ReloadEffects, reloaded_response
-from ductile.operations.tokens.manage import check_covered
+from ductile.operations.tokens.manage import refuse_uncovered_scopes
 from ductile.struct import Value, about, replace
 
 #: Keys that a token may not change: they decide which programs run, with which environment, and which files
@@ -127,7 +127,7 @@ async def plan_change(context: OperationContext, request: PlanConfigChange) -> P
     _refuse_for_token(context, edits)
     draft = await _make_draft(context, request, edits)
     planned = await make_plan(context, draft.contents)
-    check_tokens(context, planned)
+    refuse_uncovered_tokens(context, planned)
     if draft.command == "rollback" and not draft.restores_tokens:
         refuse_restored_tokens(planned.result.effects.tokens)
     difference = await asyncio.to_thread(planned.compare)
@@ -172,7 +172,7 @@ async def _make_draft(context: OperationContext, request: PlanConfigChange, edit
 def _refuse_for_token(context: OperationContext, edits: ConfigEdits) -> None:
     """Raise DeniedError if a caller with a token changes keys that only a local user may change."""
     named = [token for token in context.snapshot().tokens if token.name in edits.token_scopes]
-    check_covered(context, (scope for token in named for scope in token.scopes))
+    refuse_uncovered_scopes(context, (scope for token in named for scope in token.scopes))
     if context.source.scopes is None or not (edits.set or edits.unset):
         return
     context.require_scope(EVERYTHING)

@@ -1,4 +1,4 @@
-"""A failed job compared with the last good one: the differences, and what could not be compared."""
+"""Compares a failed job with the last good one: returns the differences, and what could not be compared."""
 
 from __future__ import annotations
 

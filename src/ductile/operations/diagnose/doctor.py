@@ -56,8 +56,8 @@ _MAX_AUDITED_OCCURRENCES = 50
 
 
 class RunDoctor(Value):
-    version: Annotated[str | None, request.local("The version of the program that asks.")] = None
-    ask_health: Annotated[bool, request.local("Run the health commands of plugins.")] = False
+    version: Annotated[str | None, request.in_local_call("The version of the program that asks.")] = None
+    ask_health: Annotated[bool, request.in_local_call("Run the health commands of plugins.")] = False
 
 
 async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
@@ -140,10 +140,10 @@ def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Doct
 async def _config_findings(context: OperationContext) -> list[DoctorFinding]:
     """Return findings for the configuration on disk, which the next start or reload will load."""
     in_force = context.snapshot()
-    if context.load is None:
+    if context.load_from_disk is None:
         return [*local.config_findings(in_force)]
     try:
-        on_disk = await asyncio.to_thread(context.load)
+        on_disk = await asyncio.to_thread(context.load_from_disk)
     except ConfigError as error:
         return [*local.refused_config(error)]
     findings = [*local.config_findings(on_disk), *local.newly_refused(in_force, on_disk)]

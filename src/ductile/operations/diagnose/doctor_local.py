@@ -22,8 +22,8 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: Only problems of the seal have this hint.
 _SEAL_HINT = "ductile apply"
-#: Ductile is not older: a clock before this was never set.
-_FIRST_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+#: Ductile did not exist before this instant, so a clock that shows an earlier one was never set.
+_EARLIEST_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 _CLOCK_SLACK = timedelta(seconds=5)
 _MIB = 1024 * 1024
 #: A busy daemon can fill this within minutes.
@@ -155,7 +155,7 @@ def _unhealthy(check: PluginHealth | LogRow, verdict: str) -> DoctorFinding:
 
 
 def check_clock(now: datetime, newest_at: datetime | None, timezone: str) -> DoctorFinding:
-    if now < _FIRST_YEAR:
+    if now < _EARLIEST_TIME:
         return DoctorCheck.CLOCK.error(
             f"the clock says {now:%Y-%m-%d}", fix="set the clock: timedatectl set-ntp true"
         )

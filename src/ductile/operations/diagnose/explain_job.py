@@ -1,4 +1,4 @@
-"""`job explain`: why a job failed or does not run.
+"""`job explain`: says why a job failed or does not run.
 
 One sentence first, then where the job came from, its input, the differences to the last good run of the same
 command, and what to do.
@@ -23,8 +23,8 @@ from ductile.operations.diagnose.comparison import (
     first_failed,
 )
 from ductile.operations.diagnose.differences import Difference
-from ductile.operations.diagnose.remedies import working_remedy
-from ductile.operations.diagnose.waiting import WaitExplanation, why_running, why_waiting
+from ductile.operations.diagnose.remedies import applicable_remedy
+from ductile.operations.diagnose.waiting import WaitExplanation, explain_running, explain_waiting
 from ductile.operations.diagnose.wording import (
     as_sentence,
     attempt_text,
@@ -49,8 +49,8 @@ _MAX_CONFIGS = 200
 #: The most links in a chain of origin. Hops are limited, but a run may have thousands of steps, each started
 #: by the one before; in a longer chain the steps in between are left out.
 _MAX_CHAIN = 50
-#: An operator ended the job, so no difference to a good run explains its end.
-_ENDED_BY_HAND = frozenset({JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED})
+#: Reasons of jobs that an operator ended: no difference to a good run explains such an end.
+_ENDED_BY_OPERATOR = frozenset({JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED})
 _SOURCES: dict[SubmittedBy, str] = {
     SubmittedBy.SCHEDULER: "the scheduler",
     SubmittedBy.WEBHOOK: "a webhook",
@@ -139,7 +139,7 @@ class _JobRecords(Value):
 
     @property
     def failed(self) -> bool:
-        """Return whether the job failed, or waits for a retry after a failure."""
+        """True if the job failed, or waits for a retry after a failure."""
         waits_for_retry = self.job.hold is Hold.RETRY and self.last is not None
         return waits_for_retry or self.job.status in (JobStatus.FAILED, JobStatus.DEAD)
 
@@ -156,11 +156,11 @@ async def explain_job(context: OperationContext, request: OneJob) -> JobExplanat
     orphaned = context.is_orphaned(job)
     wait: WaitExplanation | None = None
     if job.status is JobStatus.QUEUED:
-        wait = await why_waiting(context, job)
+        wait = await explain_waiting(context, job)
     elif job.status is JobStatus.RUNNING and not orphaned:
-        wait = await why_running(context, job, records.run)
+        wait = await explain_running(context, job, records.run)
     comparison = RunComparison()
-    if records.failed and job.reason not in _ENDED_BY_HAND:
+    if records.failed and job.reason not in _ENDED_BY_OPERATOR:
         comparison = await compare_with_last_good(context, job, records.executions, records.configs)
     blocker = None if wait is None else wait.blocker
     if orphaned or (job.status is JobStatus.QUEUED and context.engine is None):
@@ -317,11 +317,11 @@ async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExp
     remedies = []
     if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
         remedies.append(f"It is a step of a run: ductile job explain {job.run_id}")
-    by_hand = job.reason in _ENDED_BY_HAND
+    by_hand = job.reason in _ENDED_BY_OPERATOR
     # The reason of the last execution is more specific than that of the job: `attempts_exhausted`.
     use_execution = records.failed and records.run is None and not by_hand
     reason = last.reason if last is not None and use_execution else job.reason
-    remedies.append(await working_remedy(context, job, reason, records.run))
+    remedies.append(await applicable_remedy(context, job, reason, records.run))
     return remedies
 
 

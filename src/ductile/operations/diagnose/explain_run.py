@@ -1,4 +1,4 @@
-"""`pipeline explain`: what became of every step of a run, and why. `job show` lists the same steps."""
+"""`pipeline explain`: says what became of every step of a run, and why. `job show` lists the same steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StepBypass(Value):
 
 
 class StepReport(Value):
-    """What became of one step of a run."""
+    """The outcome of one step of a run, with its jobs."""
 
     step: str
     kind: Annotated[str | None, about("`uses`, `call`, `steps` or `split`; null if the graph is not kept.")]

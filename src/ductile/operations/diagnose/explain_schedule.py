@@ -1,4 +1,4 @@
-"""`schedule explain`: why a schedule does not run, in one sentence, with evidence and advice."""
+"""`schedule explain`: says why a schedule does not run, in one sentence, with evidence and advice."""
 
 from __future__ import annotations
 

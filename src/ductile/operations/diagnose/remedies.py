@@ -79,7 +79,7 @@ def remedy_for(reason: JobReason, *, plugin: str, command: str, job_id: str) -> 
     return REMEDIES[reason].format(plugin=plugin, command=command, job=job_id)
 
 
-async def working_remedy(
+async def applicable_remedy(
     context: OperationContext, job: Job, reason: JobReason, run: RunRecord | None
 ) -> str:
     """Return the remedy for a job with this reason. It advises a retry only if the store would accept one.

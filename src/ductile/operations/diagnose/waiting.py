@@ -24,7 +24,7 @@ from ductile.struct import Value, replace
 
 #: The most running jobs that are read.
 _MAX_RUNNING = 200
-#: Jobs that are followed where each waits for the next.
+#: The most jobs that are followed where each waits for the next.
 _MAX_CHAIN = 20
 #: The most steps of a run that are explained.
 _MAX_STEPS = 5
@@ -38,7 +38,7 @@ class WaitExplanation(Value):
     advice: tuple[str, ...] = ()
 
 
-async def why_waiting(context: OperationContext, job: Job) -> WaitExplanation:
+async def explain_waiting(context: OperationContext, job: Job) -> WaitExplanation:
     """Explain why a queued job does not run, and whether a daemon would start it."""
     held = await _explain_hold(context, job)
     if context.engine is not None:
@@ -46,7 +46,7 @@ async def why_waiting(context: OperationContext, job: Job) -> WaitExplanation:
     return WaitExplanation(why=f"{held.why} No daemon is running." if held else "no daemon is running.")
 
 
-async def why_running(context: OperationContext, job: Job, run: RunRecord | None) -> WaitExplanation:
+async def explain_running(context: OperationContext, job: Job, run: RunRecord | None) -> WaitExplanation:
     """Explain how far a running job is; for a pipeline run, which of its steps run or wait, and for what."""
     if run is not None:
         return await _explain_live_steps(context, run)

@@ -37,16 +37,16 @@ from ductile.store.model.jobs import CancelStatus
 from ductile.store.model.records import LARGEST_PAGE, JobFilter, Page
 from ductile.struct import Value, about, replace
 
-T = TypeVar("T", Job, Delivery)
+Item = TypeVar("Item", Job, Delivery)
 
 DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 #: Requests that wait for the writer at the same time, and share a commit.
-_BATCH = 50
-#: Most entries that a response lists. It counts all of them.
+_BATCH_SIZE = 50
+#: The most refusals, and the most jobs or deliveries, that a response lists. It counts all of them.
 _MAX_REFUSALS = 50
 _MAX_LISTED = LARGEST_PAGE
-#: Most matches that are counted.
+#: The most matches that are counted.
 _MAX_COUNTED = 1_000_000
 _RETRYABLE = (JobStatus.FAILED, JobStatus.DEAD)
 _CANCELLABLE = (JobStatus.QUEUED, JobStatus.RUNNING)
@@ -200,14 +200,15 @@ async def _change_jobs(
 ) -> ChangedJobs:
     """Apply `change` to the jobs that match the filters and have one of the statuses in `changeable`."""
     _require_filter(active_filters(request, JobFilters))
-    where = await resolve_filters(context, request)
-    if where.status is not None and where.status not in changeable:
+    job_filter = await resolve_filters(context, request)
+    if job_filter.status is not None and job_filter.status not in changeable:
         raise UsageError(
-            f"only jobs that are {' or '.join(changeable)} can be changed so, not {where.status} ones"
+            f"only jobs that are {' or '.join(changeable)} can be changed in this way, "
+            f"not {job_filter.status} ones"
         )
     matched, matches = 0, dict[str, Job]()
-    for status in changeable if where.status is None else (where.status,):
-        of_status: JobFilter = replace(where, status=status)
+    for status in changeable if job_filter.status is None else (job_filter.status,):
+        of_status: JobFilter = replace(job_filter, status=status)
         rows = await _read_pages(
             partial(context.store.list_jobs, of_status, limit=LARGEST_PAGE), request.limit
         )
@@ -268,7 +269,7 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
     await refuse_unknown_pipeline(context, request.pipeline)
     if request.status is DeliveryStatus.PENDING:
         raise UsageError("pending deliveries will be sent anyway", hint="Choose dropped, gone or delivered.")
-    where = DeliveryFilter(
+    delivery_filter = DeliveryFilter(
         job_id=await resolve_filter(context, request.job_id),
         plugin=request.plugin,
         command=request.command,
@@ -280,7 +281,7 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
     )
     matched, deliveries = 0, list[Delivery]()
     for status in _UNDELIVERED if request.status is None else (request.status,):
-        of_status: DeliveryFilter = replace(where, status=status)
+        of_status: DeliveryFilter = replace(delivery_filter, status=status)
         rows = await _read_pages(
             partial(context.store.list_deliveries, of_status, limit=LARGEST_PAGE), request.limit
         )
@@ -315,9 +316,9 @@ def _require_filter(filters: Sequence[str]) -> None:
         )
 
 
-async def _read_pages(read: Callable[..., Awaitable[Page[T]]], limit: int) -> list[T]:
+async def _read_pages(read: Callable[..., Awaitable[Page[Item]]], limit: int) -> list[Item]:
     """Read pages until there are `limit` rows or no more."""
-    selected: list[T] = []
+    selected: list[Item] = []
     cursor: str | None = None
     while len(selected) < limit:
         page = await read(cursor=cursor)
@@ -329,14 +330,17 @@ async def _read_pages(read: Callable[..., Awaitable[Page[T]]], limit: int) -> li
 
 
 async def _change_all(
-    selected: Sequence[T], change: Callable[[T], Awaitable[None]], *, needs_own_batch: Callable[[T], bool]
+    selected: Sequence[Item],
+    change: Callable[[Item], Awaitable[None]],
+    *,
+    needs_own_batch: Callable[[Item], bool],
 ) -> _BulkResult:
     """Change the selected items in batches: those of a batch at the same time, the batches in order.
 
     An error that is not a refusal ends the work after its batch.
     """
     changed, refusals, stopped = 0, list[Refusal](), None
-    for batch in batches(selected, needs_own_batch, _BATCH):
+    for batch in batches(selected, needs_own_batch, _BATCH_SIZE):
         errors = await asyncio.gather(*(_change_one(change, item) for item in batch))
         for item, error in zip(batch, errors, strict=True):
             match error:
@@ -353,7 +357,7 @@ async def _change_all(
     return _BulkResult(changed=changed, refusals=refusals, stopped=stopped)
 
 
-async def _change_one(change: Callable[[T], Awaitable[None]], item: T) -> DuctileError | None:
+async def _change_one(change: Callable[[Item], Awaitable[None]], item: Item) -> DuctileError | None:
     """Change one item. Returns the error, so that the other changes of its batch are completed."""
     try:
         await change(item)
@@ -362,12 +366,12 @@ async def _change_one(change: Callable[[T], Awaitable[None]], item: T) -> Ductil
     return None
 
 
-def batches(items: Sequence[T], needs_own_batch: Callable[[T], bool], size: int) -> list[list[T]]:
+def batches(items: Sequence[Item], needs_own_batch: Callable[[Item], bool], size: int) -> list[list[Item]]:
     """Return the items in order, in batches of at most `size`.
 
     An item for which `needs_own_batch` is true is a batch of its own.
     """
-    batched: list[list[T]] = []
+    batched: list[list[Item]] = []
     is_open = False
     for item in items:
         is_alone = needs_own_batch(item)

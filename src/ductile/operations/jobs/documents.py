@@ -26,7 +26,7 @@ from ductile.struct import Value, about, field
 StoredResponse: TypeAlias = Annotated[
     dict[str, Any],
     about(
-        "The answer of the plugin as it gave it: `status`, `result` or `error`, and perhaps "
+        "The response of the plugin as it gave it: `status`, `result` or `error`, and perhaps "
         "`logs`, `state_updates`, `artifacts`, `retry`. `events` is always a list."
     ),
 ]
@@ -37,11 +37,11 @@ Artifact: TypeAlias = Annotated[
         "said, else of the file if it lies under `artifacts.roots`."
     ),
 ]
-#: The answer of a job or run as callers read it.
+#: The output of a job or run that callers read.
 JobOutput: TypeAlias = Annotated[
     dict[str, Any],
     Meta(
-        description="The last answer of the plugin or the last step; beside it, what a shell would show.",
+        description="The last response of the plugin or the last step, and what a shell would show.",
         extra_json_schema={
             "additionalProperties": True,
             "required": ["events", "stdout", "stderr", "exit_code", "output_files"],
@@ -117,8 +117,7 @@ def job_row(context: OperationContext, job: Job, payload_excerpt: str | UnsetTyp
 
 
 def job_values(context: OperationContext, job: Job) -> dict[str, Any]:
-    """Return the fields of `ListedJob`, and of the structs that extend it, that are not copied from the job.
-    """
+    """Return the fields of `ListedJob`, and of structs that extend it, that are not copied from the job."""
     return {
         "job_id": job.id,
         "dedupe_key": bare_key(job.dedupe_key),
@@ -276,7 +275,7 @@ def ledger_event(row: LedgerRow) -> LedgerEvent:
 #: Some JSON readers refuse more than a hundred levels. A level of jobs is two levels of JSON, and the result
 #: of a plugin in the last level has levels of its own. A run may be ten thousand steps long.
 MAX_DEPTH = 40
-FLATTENED = (
+FLATTENED_NOTE = (
     f"Jobs are nested {MAX_DEPTH} levels deep. Deeper jobs are in the list of the last level, each after the "
     "job that led to it, which `parent_job_id` names."
 )

@@ -28,7 +28,7 @@ from ductile.store.model.jobs import Submission
 from ductile.struct import Value, about
 
 #: The default timeout, and the longest: a command that hangs must not occupy a worker for ever.
-LONGEST = timedelta(hours=24)
+MAX_TIMEOUT = timedelta(hours=24)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 
@@ -73,7 +73,7 @@ async def execute_command(
         raise refused("name", f"name {name[:100]!r} cannot be used", hint)
     if request.dry_run:
         return PlannedSubmission(plugin=EXEC_PLUGIN, command=name)
-    timeout = min(request.timeout or LONGEST, LONGEST)
+    timeout = min(request.timeout or MAX_TIMEOUT, MAX_TIMEOUT)
     command = ExecCommand(argv=request.argv, cwd=request.cwd, timeout=timeout.total_seconds())
     job = NewJob(
         id=make_id(context.now(), context.rng),

@@ -89,7 +89,7 @@ async def refuse_unknown_pipeline(context: OperationContext, pipeline: str | Non
     known = context.snapshot().pipelines
     if pipeline is None or pipeline in known:
         return
-    where = JobFilter(plugin=RUN_PLUGIN, command=pipeline)
-    if not (await context.store.list_jobs(where, limit=1)).rows:
+    job_filter = JobFilter(plugin=RUN_PLUGIN, command=pipeline)
+    if not (await context.store.list_jobs(job_filter, limit=1)).rows:
         hint = did_you_mean(pipeline, known) or "See `ductile pipeline list`."
         raise NotFoundError(f"there is no pipeline {pipeline}", hint=hint)

@@ -47,14 +47,14 @@ async def follow_job(context: OperationContext, request: FollowJob) -> JobProgre
     live = context.require_engine().live_output
     job_id = (await resolve_job(context, request.job_id)).id
 
-    async def read_new(last: bool, stopping: bool) -> JobProgress | None:
+    async def read_new(must_respond: bool, stopping: bool) -> JobProgress | None:
         # Read before the output, which is complete when the end of its execution is stored.
         job = await find_job(context, job_id)
         ended = job.status in TERMINAL
         rows = await context.store.list_executions(job_id) if ended or job.execution else ()
         executions = [logged_execution(row) for row in rows if row.execution > request.executions]
         read = live.read(job_id, request.after)
-        if not (read.pieces or executions or ended or last):
+        if not (read.pieces or executions or ended or must_respond):
             return None
         return JobProgress(
             job=listed_job(context, job),

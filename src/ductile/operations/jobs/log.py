@@ -38,7 +38,7 @@ LOG_ALIASES = {"completed": LogStatus.SUCCEEDED, "ok": LogStatus.SUCCEEDED, "err
 _PENDING = "pending"
 #: The longest time that one request waits.
 MAX_FOLLOW = timedelta(minutes=5)
-#: Batches of executions that a search indexes first; maintenance indexes the rest.
+#: The most batches of executions that a search indexes first; maintenance indexes the rest.
 _INDEXED_BATCHES = 4
 
 
@@ -98,10 +98,12 @@ async def list_log(context: OperationContext, request: ListLog) -> ExecutionPage
     """Return a page of executions. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
     if request.status == _PENDING:
         return ExecutionPage(logs=[], next_cursor=None)
-    where = await _log_filter(context, request)
-    if where.query is not None:
+    log_filter = await _log_filter(context, request)
+    if log_filter.query is not None:
         await index_pending_logs(context)
-    page = await context.store.list_log(where, limit=request.limit, cursor=request.cursor, sort=request.sort)
+    page = await context.store.list_log(
+        log_filter, limit=request.limit, cursor=request.cursor, sort=request.sort
+    )
     logs = await _executions(context, page.rows, output=request.output)
     return ExecutionPage(logs=logs, next_cursor=page.next_cursor)
 
@@ -162,8 +164,8 @@ async def follow(
 ) -> ResponseType:
     """Call `read_new` at once and after each change of the ledger. Return the first response that it returns.
 
-    `read_new` returns None if there is nothing new. Its arguments are `last` (the time is up or the daemon
-    stops: it must return a response) and `stopping` (the daemon stops). `other_changes` is called with an
+    `read_new` returns None if there is nothing new. Its arguments are `must_respond` (the time is up or
+    the daemon stops) and `stopping` (the daemon stops). `other_changes` is called with an
     event, which it sets when something else than the ledger changes, until its context is left.
 
     Raises `DaemonNotRunningError` without a daemon.
@@ -199,12 +201,12 @@ class NewExecutions(Response):
 
 async def follow_log(context: OperationContext, request: FollowLog) -> NewExecutions:
     """Return executions after a number, oldest first. Waits until there is one, or the time is up."""
-    where = await _log_filter(context, request)
+    log_filter = await _log_filter(context, request)
     live = context.require_engine().live_output
 
-    async def read_new(last: bool, stopping: bool) -> NewExecutions | None:
+    async def read_new(must_respond: bool, stopping: bool) -> NewExecutions | None:
         # Read before the output, which is complete when the end of its execution is stored.
-        rows = await _executions_after(context, where, request.after)
+        rows = await _executions_after(context, log_filter, request.after)
         read = live.read(None, request.position) if request.live else NOTHING_READ
         output = [
             live_output_text(piece)
@@ -213,7 +215,7 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
             and request.command in (None, piece.command)
             and (not context.sees_only_own or await context.store.get_job(piece.job_id) is not None)
         ]
-        if not (rows or output or last):
+        if not (rows or output or must_respond):
             return None
         logs = await _executions(context, rows, output=request.output)
         return NewExecutions(logs=logs, live_output=output, position=read.position, stopping=stopping)
@@ -224,7 +226,7 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
     return await follow(context, request.timeout, read_new, output_changes)
 
 
-async def _executions_after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
+async def _executions_after(context: OperationContext, log_filter: LogFilter, after: int) -> list[LogRow]:
     """Return executions after a number, oldest first.
 
     Pages begin with the newest, so all of them are read.
@@ -232,7 +234,7 @@ async def _executions_after(context: OperationContext, where: LogFilter, after: 
     rows: list[LogRow] = []
     cursor: str | None = None
     while True:
-        page = await context.store.list_log(where, limit=LARGEST_PAGE, cursor=cursor)
+        page = await context.store.list_log(log_filter, limit=LARGEST_PAGE, cursor=cursor)
         rows += [row for row in page.rows if row.seq > after]
         cursor = page.next_cursor
         if cursor is None or page.rows[-1].seq <= after:
@@ -278,9 +280,9 @@ class NewLedgerEvents(Response):
 async def follow_ledger(context: OperationContext, request: FollowLedger) -> NewLedgerEvents:
     """Return ledger entries after a number, oldest first. Waits until there is one, or the time is up."""
 
-    async def read_new(last: bool, stopping: bool) -> NewLedgerEvents | None:
+    async def read_new(must_respond: bool, stopping: bool) -> NewLedgerEvents | None:
         rows = await context.store.list_ledger(after=request.after, limit=LARGEST_PAGE)
-        if not rows and not last:
+        if not rows and not must_respond:
             return None
         gap, next_seq = None, request.after + 1
         if rows and rows[0].seq > next_seq:

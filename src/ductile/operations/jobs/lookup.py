@@ -19,12 +19,12 @@ from ductile.struct import Value, about
 MIN_ID_DIGITS = 4
 _ID_DIGITS = 32
 _MAX_LISTED = 10
-#: Pages of jobs that are searched for the newest that the daemon did not submit for itself.
+#: The most pages of jobs that are searched for the newest one that the daemon did not submit for itself.
 _MAX_PAGES = 10
 _LAST = "last"
 _FAILED = "failed"
 #: Reasons of jobs that an operator ended: these are no failures.
-_ENDED_ON_REQUEST = frozenset((JobReason.CANCELLED, JobReason.PURGED))
+_ENDED_BY_OPERATOR = frozenset((JobReason.CANCELLED, JobReason.PURGED))
 
 JobReference: TypeAlias = Annotated[
     str,
@@ -44,7 +44,7 @@ class OneJob(Value):
 class LatestJob(Value):
     """The newest job, of one plugin or pipeline if it is named."""
 
-    of: str | None = None
+    name: str | None = None
 
 
 class LatestFailure(Value):
@@ -66,7 +66,7 @@ def parse_reference(text: str) -> LatestJob | LatestFailure | PartOfId | WholeId
     """Parse a reference to a job. A text of no other form counts as a whole id, which perhaps no job has."""
     word, colon, name = text.strip().partition(":")
     if word.lower() == _LAST and (name or not colon):
-        return LatestFailure() if name.lower() == _FAILED else LatestJob(of=name or None)
+        return LatestFailure() if name.lower() == _FAILED else LatestJob(name=name or None)
     job_id = text.strip().lower()
     prefix, suffix = id_prefix(job_id), id_suffix(job_id)
     if prefix is None or suffix is None:
@@ -88,7 +88,7 @@ async def resolve_job(context: OperationContext, text: str) -> Job:
     Raises `NotFoundError`, or `ConflictError` if it is ambiguous.
     """
     match parse_reference(text):
-        case LatestJob(of=name):
+        case LatestJob(name=name):
             if name is not None:
                 return await _latest_of(context, name)
             return await _with_payload(context, await _latest(context, JobFilter()), "there is no job yet")
@@ -131,7 +131,7 @@ async def _with_payload(context: OperationContext, job: Job | None, missing: str
     return await find_job(context, job.id)
 
 
-async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
+async def _latest(context: OperationContext, job_filter: JobFilter) -> Job | None:
     """Return the newest job, in the queue or else in the log, that the daemon did not submit for itself.
 
     Without a plugin in the filter, the run of a step is returned instead of the step.
@@ -139,17 +139,17 @@ async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
     newest: Job | None = None
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
-        page = await context.store.list_jobs(where, limit=LARGEST_PAGE, cursor=cursor)
+        page = await context.store.list_jobs(job_filter, limit=LARGEST_PAGE, cursor=cursor)
         newest = next((job for job in page.rows if job.submitted_by is not SubmittedBy.CORE), None)
         cursor = page.next_cursor
         if newest is not None or cursor is None:
             break
     logged = await latest_execution(
-        context, LogFilter(plugin=where.plugin, command=where.command, exclude_internal=True)
+        context, LogFilter(plugin=job_filter.plugin, command=job_filter.command, exclude_internal=True)
     )
     if logged is not None and (newest is None or logged.created_at > newest.created_at):
         newest = await context.store.get_job(logged.job_id)
-    if newest is not None and newest.run_id is not None and where.plugin is None:
+    if newest is not None and newest.run_id is not None and job_filter.plugin is None:
         return await context.store.get_job(newest.run_id) or newest
     return newest
 
@@ -158,8 +158,8 @@ async def _latest_of(context: OperationContext, name: str) -> Job:
     """Return the newest job of the plugin, or run of the pipeline, with this name."""
     candidates = [
         job
-        for where in (JobFilter(plugin=name), JobFilter(plugin=RUN_PLUGIN, command=name))
-        if (job := await _latest(context, where)) is not None
+        for job_filter in (JobFilter(plugin=name), JobFilter(plugin=RUN_PLUGIN, command=name))
+        if (job := await _latest(context, job_filter)) is not None
     ]
     if candidates:
         return await find_job(context, max(candidates, key=lambda job: (job.created_at, job.id)).id)
@@ -180,7 +180,7 @@ async def _latest_failure(context: OperationContext) -> Job | None:
         job
         for status in (JobStatus.FAILED, JobStatus.DEAD)
         for job in (await context.store.list_jobs(JobFilter(status=status), limit=LARGEST_PAGE)).rows
-        if job.completed_at is not None and job.reason not in _ENDED_ON_REQUEST
+        if job.completed_at is not None and job.reason not in _ENDED_BY_OPERATOR
     ]
     latest = max(ended, key=lambda job: (str(job.completed_at), job.id), default=None)
     if latest is not None and latest.run_id is not None:
@@ -257,7 +257,7 @@ def _joined(*groups: str) -> str:
     return "-".join(group for group in groups if group)
 
 
-async def latest_execution(context: OperationContext, where: LogFilter) -> LogRow | None:
+async def latest_execution(context: OperationContext, log_filter: LogFilter) -> LogRow | None:
     """Return the newest execution that matches the filter; None if there is none."""
-    rows = (await context.store.list_log(where, limit=1)).rows
+    rows = (await context.store.list_log(log_filter, limit=1)).rows
     return rows[0] if rows else None

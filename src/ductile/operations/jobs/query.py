@@ -23,7 +23,7 @@ from ductile.errors import NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.explain_run import StepReport, describe_steps
 from ductile.operations.jobs.documents import (
-    FLATTENED,
+    FLATTENED_NOTE,
     Execution,
     JobOutput,
     JobRow,
@@ -46,13 +46,13 @@ from ductile.store.model.records import DEFAULT_PAGE, JobSort, ShortPayload
 from ductile.struct import Value, about, field, replace
 
 MAX_WAIT = timedelta(hours=24)
-#: Most characters of a payload in a list.
-_EXCERPT = 200
+#: The most characters of a payload in a list.
+_EXCERPT_LENGTH = 200
 #: Longer payloads are not read for a list.
-_LONGEST_PARSED = 64 * 1024
-#: Jobs in one tree: the whole response is in memory at once.
+_MAX_PARSED_PAYLOAD = 64 * 1024
+#: The most jobs in one tree: the whole response is in memory at once.
 MAX_TREE_JOBS = 10_000
-_ANY_TYPE = "application/octet-stream"
+_UNKNOWN_MEDIA_TYPE = "application/octet-stream"
 _MEDIA_TYPE = re.compile(
     r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[A-Za-z0-9_-]+=[A-Za-z0-9_.+-]+)*", re.ASCII
 )
@@ -89,30 +89,31 @@ class JobPage(Response):
 async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
     """Return a page of jobs. Raises `NotFoundError` for a plugin that is unknown and has none."""
     since, until = request.since or request.created_from, request.until or request.created_before
-    where = replace(
+    job_filter = replace(
         await resolve_filters(context, replace(request, since=since, until=until)),
         job_id=await resolve_filter(context, request.job_id),
         submitted_by=request.submitted_by,
         parent_job_id=await resolve_filter(context, request.parent_job_id),
         run_id=await resolve_filter(context, request.run_id, run=True),
     )
-    page = await context.store.list_jobs(where, limit=request.limit, cursor=request.cursor, sort=request.sort)
+    page = await context.store.list_jobs(
+        job_filter, limit=request.limit, cursor=request.cursor, sort=request.sort
+    )
     excerpts: Mapping[str, str] = {}
     if request.payload:
         ids = [job.id for job in page.rows]
-        payloads = await context.store.short_payloads(ids, longest=_LONGEST_PARSED)
+        payloads = await context.store.short_payloads(ids, longest=_MAX_PARSED_PAYLOAD)
         excerpts = {job_id: payload_excerpt(payload) for job_id, payload in payloads.items()}
     jobs = [job_row(context, job, excerpts.get(job.id, UNSET)) for job in page.rows]
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
 
 
 def payload_excerpt(payload: ShortPayload) -> str:
-    """Return the beginning of a payload as JSON, with secrets masked; of one that is too long, only its size.
-    """
+    """Return the beginning of a payload as JSON, secrets masked; of one that is too long, only the size."""
     if payload.payload is None:
         return f"({payload.length} characters)"
     text = msgspec.json.encode(redact(payload.payload)).decode()
-    return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
+    return text if len(text) <= _EXCERPT_LENGTH else f"{text[: _EXCERPT_LENGTH - 1]}…"
 
 
 class ResultOnly(StrEnum):
@@ -140,8 +141,7 @@ class FullJob(ListedJob, Response, kw_only=True):
 
 
 async def show_job(context: OperationContext, request: ShowJob) -> FullJob:
-    """Return one job with its payload, result and history; of a pipeline run also its steps, bypassed or not.
-    """
+    """Return a job with its payload, result and history; a pipeline run also with all of its steps."""
     job = await resolve_job(context, request.job_id)
     run = await context.store.get_run(job.id) if job.plugin == RUN_PLUGIN else None
     return await _full_job(context, job, steps=UNSET if run is None else describe_steps(run))
@@ -166,7 +166,7 @@ async def _full_job(
 
 
 class JobNode(ListedJob, kw_only=True):
-    children: Annotated[list[JobNode], about(f"What it led to. {FLATTENED}")]
+    children: Annotated[list[JobNode], about(f"What it led to. {FLATTENED_NOTE}")]
 
 
 class JobTree(Response):
@@ -253,6 +253,6 @@ async def open_artifact(context: OperationContext, request: OpenArtifact) -> Ope
     descriptor = open_artifact_file(path, context.snapshot().artifact_roots)
     media_type = artifact.get("media_type")
     if not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type):  # not valid in a header
-        media_type = mimetypes.guess_type(path)[0] or _ANY_TYPE
+        media_type = mimetypes.guess_type(path)[0] or _UNKNOWN_MEDIA_TYPE
     size = os.fstat(descriptor).st_size
     return OpenedArtifact(name=Path(path).name, descriptor=descriptor, size=size, media_type=media_type)

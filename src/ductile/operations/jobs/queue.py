@@ -63,8 +63,8 @@ async def queue_list(context: OperationContext, request: ListQueue) -> QueuedJob
     await refuse_unknown_plugin(context, request.plugin)
 
     async def listed(status: JobStatus) -> list[ListedJob]:
-        where = JobFilter(status=status, plugin=request.plugin)
-        page = await context.store.list_jobs(where, limit=request.limit)
+        job_filter = JobFilter(status=status, plugin=request.plugin)
+        page = await context.store.list_jobs(job_filter, limit=request.limit)
         return [listed_job(context, job) for job in page.rows]
 
     return QueuedJobs(running=await listed(JobStatus.RUNNING), queued=await listed(JobStatus.QUEUED))
@@ -92,8 +92,8 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
     if plugin is not None and request.all:
         raise UsageError("a plugin and --all contradict each other", hint="Name a plugin, or use --all.")
     if request.dry_run:
-        where = JobFilter(status=JobStatus.QUEUED, plugin=plugin)
-        page = await context.store.list_jobs(where, limit=LARGEST_PAGE)
+        job_filter = JobFilter(status=JobStatus.QUEUED, plugin=plugin)
+        page = await context.store.list_jobs(job_filter, limit=LARGEST_PAGE)
         ids, more = [job.id for job in page.rows], page.next_cursor is not None
         return PurgedQueue(purged=0, would_purge=ids, more=more, dry_run=True)
     purged = 0
@@ -109,7 +109,7 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
 
 
 _DEFAULT_SPAN = timedelta(hours=24)
-#: Most executions that are counted, however long the span.
+#: The most executions that are counted, however long the span is.
 MAX_EXECUTIONS = 50_000
 
 
@@ -142,7 +142,7 @@ async def queue_figures(context: OperationContext, _request: NoFields) -> QueueF
     return from_record(QueueFigures, counts, workers=context.snapshot().max_workers, plugins=plugins)
 
 
-class SummariseRuns(Value):
+class SummariseExecutions(Value):
     span: Annotated[timedelta | None, about("How far to look back, such as `24h`.")] = None
 
 
@@ -176,7 +176,7 @@ class RunFigures(Response):
     plugins: list[PluginFigures]
 
 
-async def execution_figures(context: OperationContext, request: SummariseRuns) -> RunFigures:
+async def execution_figures(context: OperationContext, request: SummariseExecutions) -> RunFigures:
     """Return how executions ended within a span of time, plugin by plugin."""
     span = _DEFAULT_SPAN if request.span is None else request.span
     return await figures_since(context, context.now() - span)

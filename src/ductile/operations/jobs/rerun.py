@@ -20,9 +20,9 @@ from ductile.core.scripts import EXEC_PLUGIN
 from ductile.errors import DeniedError, GoneError, RefusedError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import OneJob, resolve_job
-from ductile.operations.operation import needed_for, needed_for_pipeline
+from ductile.operations.operation import scopes_for_command, scopes_for_pipeline
 from ductile.operations.plugins.lookup import known_command, runnable_plugin
-from ductile.operations.request import DryRun, in_header, local, refused
+from ductile.operations.request import DryRun, in_header, in_local_call, refused
 from ductile.operations.response import Id
 from ductile.operations.runs.start import known_pipeline
 from ductile.operations.submission import (
@@ -55,7 +55,7 @@ class RerunJob(OneJob):
         ),
     ] = None
     dry_run: DryRun = False
-    follow: Annotated[bool, local("The caller is about to follow what it prints.")] = False
+    follow: Annotated[bool, in_local_call("The caller is about to follow what it prints.")] = False
 
 
 class RerunSubmitted(Submitted, kw_only=True):
@@ -65,7 +65,7 @@ class RerunSubmitted(Submitted, kw_only=True):
 
 
 class PlannedRerun(PlannedSubmission, kw_only=True):
-    """What a dry run would run again."""
+    """The response to a dry run: the job that would be run again."""
 
     rerun_of: Id
 
@@ -152,9 +152,9 @@ def _refuse_rerun(context: OperationContext, old: Job, payload: JsonObject | Non
     if payload is not None or context.sees_only_own:
         # Another payload is a new call, which needs the right to make it. Own jobs include jobs of other
         # plugins that followed from them.
-        scopes = needed_for(snapshot, old.plugin, old.command)
+        scopes = scopes_for_command(snapshot, old.plugin, old.command)
         if old.plugin == RUN_PLUGIN:
-            scopes = needed_for_pipeline(snapshot, old.command)
+            scopes = scopes_for_pipeline(snapshot, old.command)
         context.require_scope(*scopes)
 
 
@@ -231,8 +231,7 @@ def _new_submission(
 def _event_of_run(
     context: OperationContext, request: RerunJob, old: Job, rerun_input: _RerunInput
 ) -> NewEvent:
-    """Return the event that the new run begins with: that of the old one, or a new one with another payload.
-    """
+    """Return the event of the new run: that of the old run, or a new one with another payload."""
     stored = rerun_input.event
     is_same = stored is not None and request.payload is None
     pipeline = known_pipeline(context.snapshot(), old.command)

@@ -18,10 +18,10 @@ from ductile.struct import Value, about
 
 _DEFAULT_SPAN = timedelta(hours=24)
 _MAX_SPANS = 200
-#: Most executions of one span that are counted. This, `TIMED` and the number of spans bound the work.
-COUNTED = 2_000
-#: Most executions of one span whose times are read.
-TIMED = 200
+#: The most executions of one span that are counted. This, `MAX_TIMED` and the number of spans bound the work.
+MAX_COUNTED = 2_000
+#: The most executions of one span whose times are read.
+MAX_TIMED = 200
 
 
 class ShowSeries(Value):
@@ -38,7 +38,8 @@ class SeriesBucket(Value):
     failures: Annotated[int, about("Executions that failed or timed out.")]
     failures_by_plugin: dict[str, int]
     sampled: Annotated[
-        bool, about(f"Whether it has more than {COUNTED} executions, and counts are estimated from these.")
+        bool,
+        about(f"Whether it has more than {MAX_COUNTED} executions, and counts are estimated from these."),
     ]
     run_ms: Annotated[TimePercentiles | None, about("How long the processes ran.")]
     wait_ms: Annotated[TimePercentiles | None, about("From the submission of a job to its first start.")]
@@ -62,7 +63,7 @@ async def execution_series(context: OperationContext, request: ShowSeries) -> Ex
     if since >= until:
         raise UsageError("since is not before now", hint="It is a time in the past, such as 24h.")
     edges = split_period(since, until, request.buckets)
-    spans = await context.store.sample_executions(edges, counted=COUNTED, timed=TIMED)
+    spans = await context.store.sample_executions(edges, counted=MAX_COUNTED, timed=MAX_TIMED)
     plugins = {count.plugin for span in spans for count in span.counted}
     # Runs are left out, because the executions of their steps are counted.
     counted_plugins = plugins - {RUN_PLUGIN} if request.plugin is None else {request.plugin}

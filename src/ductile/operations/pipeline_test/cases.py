@@ -114,10 +114,10 @@ def read_case_text(data: bytes | str, file: str) -> tuple[LoadedCase, ...]:
         expected = "a map with the keys pipeline and cases"
         where = None if root is None else root.location
         problem = problem_at(where, (), "this is not a file of cases", expected=expected)
-        raise _unusable(f"the cases in {file}", [problem])
+        raise _unusable_error(f"the cases in {file}", [problem])
     cases, problems = _read_root(root)
     if problems:
-        raise _unusable(f"the cases in {file}", problems)
+        raise _unusable_error(f"the cases in {file}", problems)
     return cases
 
 
@@ -128,7 +128,7 @@ def read_case_values(pipeline: str, values: Sequence[JsonValue]) -> tuple[Loaded
     assert isinstance(root, MapNode)  # noqa: S101 - made of an object
     cases, problems = _read_root(root)
     if problems:
-        raise _unusable(
+        raise _unusable_error(
             "the cases",
             [dataclasses.replace(problem, file=None, line=None, column=None) for problem in problems],
         )
@@ -152,7 +152,7 @@ def _to_node(value: JsonValue, location: SourceLocation) -> Node:
             return ScalarNode(text=json.dumps(value), plain=True, location=location)
 
 
-def _unusable(subject: str, problems: Sequence[Problem]) -> ConfigError:
+def _unusable_error(subject: str, problems: Sequence[Problem]) -> ConfigError:
     more = f"; {len(problems)} problems" if len(problems) > 1 else ""
     return ConfigError(f"{subject} cannot be used{more}", problems=tuple(problems))
 

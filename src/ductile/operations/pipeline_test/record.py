@@ -74,7 +74,7 @@ class RecordedRun(Value):
 
 async def record_runs(context: OperationContext, request: RecordRuns) -> RecordedCases:
     """Record past runs of a pipeline as test cases. Raises as `record_run` does, if one run is named."""
-    recorded, left_out = await find_recordings(context, request.pipeline, request.run, request.last)
+    recorded, left_out = await record_selected_runs(context, request.pipeline, request.run, request.last)
     return RecordedCases(
         pipeline=request.pipeline,
         description=f"Recorded from past runs. {_VERBATIM}",
@@ -84,7 +84,7 @@ async def record_runs(context: OperationContext, request: RecordRuns) -> Recorde
     )
 
 
-async def find_recordings(
+async def record_selected_runs(
     context: OperationContext, pipeline: str, run: str | None, last: int | None
 ) -> tuple[list[RecordedRun], list[RunLeftOut]]:
     """Return one run, or the latest ones, as cases; and of the latest, those that cannot be one."""

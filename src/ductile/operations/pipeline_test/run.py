@@ -1,4 +1,4 @@
-"""`pipeline test`: what a pipeline of the configuration on disk would do, without running a plugin."""
+"""`pipeline test`: shows what a pipeline of the configuration on disk would do, without running a plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ductile.errors import NotFoundError
 from ductile.operations.config.plan import config_file
 from ductile.operations.context import OperationContext
 from ductile.operations.pipeline_test.cases import LoadedCase, read_case_values
-from ductile.operations.pipeline_test.record import RunLeftOut, find_recordings
+from ductile.operations.pipeline_test.record import RunLeftOut, record_selected_runs
 from ductile.operations.pipeline_test.simulate import CaseResult, run_cases
 from ductile.operations.plugins.replay_verdict import quote_masked
 from ductile.operations.request import refused
@@ -28,9 +28,9 @@ from ductile.operations.runs.start import known_pipeline
 from ductile.store.model.records import LARGEST_PAGE
 from ductile.struct import Value, about, replace
 
-#: Cases of one request.
+#: The most cases of one request.
 MAX_CASES = 200
-#: Differences of one case that are reported.
+#: The most differences of one case that are reported.
 _MAX_DIFFERENCES = 100
 
 
@@ -141,7 +141,7 @@ async def run_pipeline_test(context: OperationContext, request: PipelineTest) ->
     left_out: list[RunLeftOut] = []
     if request.run is not None or request.last is not None:
         context.require_scope(auth_scope(AccessResource.JOBS, AccessLevel.READ))
-        recorded, left_out = await find_recordings(context, request.pipeline, request.run, request.last)
+        recorded, left_out = await record_selected_runs(context, request.pipeline, request.run, request.last)
         cases = read_recorded(request.pipeline, [(run.job_id, run.case) for run in recorded])
     elif request.cases:
         cases = read_case_values(request.pipeline, request.cases)

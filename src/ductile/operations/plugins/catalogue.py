@@ -11,7 +11,7 @@ from ductile.config.secrets import redact
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.queue import PluginFigures, PluginStats, plugin_figures
-from ductile.operations.operation import right_of
+from ductile.operations.operation import access_level_of
 from ductile.operations.plugins.health import unhealthy_plugins
 from ductile.operations.plugins.lookup import OnePlugin, commands_of, find_plugin
 from ductile.operations.request import Cursor, NoFields, PageLimit, Reveal
@@ -128,7 +128,7 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
                 timeout_ms=milliseconds(plugin.timeout_for(name)),
                 emits=[from_record(CommandEvent, event) for event in command.emits],
                 call=f"POST /plugin/{plugin.name}/{name}",
-                scope=auth_scope(plugin.name, right_of(command)),
+                scope=auth_scope(plugin.name, access_level_of(command)),
             )
             for name, command in commands_of(plugin).items()
         },

@@ -15,8 +15,8 @@ from ductile.store.model.records import LARGEST_PAGE, LogFilter, LogRow
 from ductile.struct import Value, replace
 
 #: The statuses of executions that the plugin caused, and not an operator or a crash.
-_ANSWERED = frozenset((LogStatus.SUCCEEDED, LogStatus.FAILED, LogStatus.TIMED_OUT))
-#: Pages of executions that are searched for recordings.
+_RESPONDED = frozenset((LogStatus.SUCCEEDED, LogStatus.FAILED, LogStatus.TIMED_OUT))
+#: The most pages of executions that are searched for recordings.
 _MAX_PAGES = 10
 
 
@@ -52,7 +52,7 @@ async def find_recordings(
             LogFilter(plugin=plugin, command=command), limit=LARGEST_PAGE, cursor=cursor
         )
         for row in page.rows:
-            if row.status not in _ANSWERED or row.command in SYSTEM_COMMANDS or row.job_id in seen:
+            if row.status not in _RESPONDED or row.command in SYSTEM_COMMANDS or row.job_id in seen:
                 continue
             if len(seen) == limit:
                 return

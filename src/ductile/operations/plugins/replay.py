@@ -30,9 +30,9 @@ from ductile.operations.plugins.replay_verdict import (
     HARMLESS,
     AnswerDifference,
     ReplayVerdict,
-    compare_answers,
+    compare_responses,
     describe_difference,
-    judge_answers,
+    judge_responses,
 )
 from ductile.operations.request import refused
 from ductile.operations.response import Id, Response, Timestamp, milliseconds, timestamp
@@ -178,12 +178,12 @@ class _Replayer:
             return
         self._has_state |= bool(recording.claim.state)
         replayed = await self._run(recording, self._candidate)
-        differences = compare_answers(recorded, replayed, self._request.ignore)
-        verdict = judge_answers(recorded, replayed, differences)
+        differences = compare_responses(recorded, replayed, self._request.ignore)
+        verdict = judge_responses(recorded, replayed, differences)
         if verdict not in HARMLESS and (snapshot := self._baseline_for(recorded.command)) is not None:
             baseline = await self._run(recording, snapshot)
-            drift = compare_answers(baseline, replayed, self._request.ignore)
-            if judge_answers(baseline, replayed, drift) is ReplayVerdict.SAME:
+            drift = compare_responses(baseline, replayed, self._request.ignore)
+            if judge_responses(baseline, replayed, drift) is ReplayVerdict.SAME:
                 verdict = ReplayVerdict.DRIFTED
         self._jobs.append(
             ReplayedJob(

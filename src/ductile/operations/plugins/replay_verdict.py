@@ -52,9 +52,8 @@ def _compared_part(row: LogRow) -> JsonObject:
     return {"result": envelope.get("result"), **lists}
 
 
-def compare_answers(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tuple[ValueDifference, ...]:
-    """Return the differences of two answers outside the ignored paths; only the error if just one has failed.
-    """
+def compare_responses(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tuple[ValueDifference, ...]:
+    """Return the differences of two responses except ignored paths; only the error if just one failed."""
     if (before.status is LogStatus.SUCCEEDED) != (now.status is LogStatus.SUCCEEDED):
         old = MISSING if before.status is LogStatus.SUCCEEDED else before.error
         new = MISSING if now.status is LogStatus.SUCCEEDED else now.error
@@ -62,8 +61,8 @@ def compare_answers(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tupl
     return compare_values(_compared_part(before), _compared_part(now), ignore)
 
 
-def judge_answers(before: LogRow, now: LogRow, differences: Sequence[ValueDifference]) -> ReplayVerdict:
-    """Return the verdict on the later answer. It is never `drifted`, which needs a third answer."""
+def judge_responses(before: LogRow, now: LogRow, differences: Sequence[ValueDifference]) -> ReplayVerdict:
+    """Return the verdict on the later response. It is never `drifted`, which needs a third response."""
     was_ok, is_ok = (row.status is LogStatus.SUCCEEDED for row in (before, now))
     if was_ok != is_ok:
         return ReplayVerdict.FAILS_NOW if was_ok else ReplayVerdict.FAILED_BEFORE

@@ -16,7 +16,7 @@ from ductile.core.auth_scopes import auth_scope, pipeline_scope
 from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.required_inputs import find_required_inputs, first_use
-from ductile.operations.operation import pipelines_on, right_of
+from ductile.operations.operation import access_level_of, pipelines_started_by
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.response import Response, milliseconds
 from ductile.protocol.manifest.model import Command, CommandType, ExecutionMode
@@ -33,7 +33,7 @@ _ANSWER_ENDED = (
     "?async=true answers 202 at once."
 )
 #: Rules of every call, in the order in which a caller needs them.
-HOW: dict[str, str] = {
+CALL_RULES: dict[str, str] = {
     "authorization": "Send `Authorization: Bearer TOKEN` with every call.",
     "scopes": "`scope` is the least that a token needs for a call; plugin:rw opens every command and "
     "pipeline, * everything. 403 names what is missing.",
@@ -116,7 +116,7 @@ def _command_skill(snapshot: Snapshot, plugin: PluginInstance, command: Command)
     """Return the skill that runs a command."""
     manifest = plugin.installed.manifest if plugin.installed else None
     synchronous = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
-    can_wait = synchronous and not pipelines_on(snapshot, f"{plugin.name}.{command.name}")
+    can_wait = synchronous and not pipelines_started_by(snapshot, f"{plugin.name}.{command.name}")
     path = f"/{plugin.name}/{command.name}"
     return Skill(
         name=f"{plugin.name}.{command.name}",
@@ -124,7 +124,7 @@ def _command_skill(snapshot: Snapshot, plugin: PluginInstance, command: Command)
         description=command.description or (manifest.description if manifest else ""),
         read_only=command.type is CommandType.READ,
         call=SkillCall(method="POST", path=f"/plugin{path}"),
-        scope=auth_scope(plugin.name, right_of(command)),
+        scope=auth_scope(plugin.name, access_level_of(command)),
         input_schema=command.input_schema,
         output_schema=command.output_schema,
         answer=f"{_ANSWER_ACCEPTED} POST /trigger{path} waits for it and answers 200."

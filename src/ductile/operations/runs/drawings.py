@@ -254,12 +254,12 @@ def _arrow(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Escape text. XML forbids control characters and half surrogates even as entities."""
+    """Escape text. XML forbids control characters and lone surrogates even as entities."""
     return escape(_CONTROL.sub("\ufffd", text), quote=True)
 
 
-#: The name of a node whose outgoing edge is not drawn yet, and the label of that edge.
-_LooseEnd: TypeAlias = tuple[str, str]
+#: An edge without a target yet: the name of the node that it leaves, and its label.
+_OpenEdge: TypeAlias = tuple[str, str]
 _ENTITIES = {'"': "#quot;", "#": "#35;", "&": "#amp;", "<": "#lt;", ">": "#gt;", "`": "#96;", "\\": "#92;"}
 
 
@@ -286,14 +286,14 @@ class _Chart:
         """Add a line, indented by the depth of subgraphs."""
         self.lines.append("  " * self._depth + line)
 
-    def connect(self, ends: Sequence[_LooseEnd], target: str) -> None:
+    def connect(self, ends: Sequence[_OpenEdge], target: str) -> None:
         """Draw the edges of these ends to a node."""
         for source, label in ends:
             arrow = f'-- "{_escaped(label)}" -->' if label else "-->"
             self.edges.append(f"  {source} {arrow} {target}")
 
-    def sequence(self, steps: Sequence[TreeStep], ends: list[_LooseEnd]) -> list[_LooseEnd]:
-        """Draw steps one after the other, from these ends. Returns the loose ends after the last step."""
+    def sequence(self, steps: Sequence[TreeStep], ends: list[_OpenEdge]) -> list[_OpenEdge]:
+        """Draw steps one after the other, from these ends. Returns the open edges after the last step."""
         for step in steps:
             name, title = f"s{step.node.position}", step.node.label.title
             lines = [title if step.id.isdigit() else f"{step.id}: {title}"]

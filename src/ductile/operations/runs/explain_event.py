@@ -98,12 +98,12 @@ async def explain_event(context: OperationContext, request: ExplainEvent) -> Exp
         known = {*snapshot.plugins, *snapshot.pipelines, *EXTERNAL_SOURCES}
         hint = did_you_mean(source, known) or "A plugin, a pipeline, or one of api, cli and webhook."
         raise NotFoundError(f"there is no source {source}", hint=hint)
-    kind = read_event_type(request.type) if is_external else request.type.strip()
+    event_type = read_event_type(request.type) if is_external else request.type.strip()
     for name, value in (("payload", request.payload), ("context", request.context)):
         if value is not None and nests_too_deep(value):
             raise refused(name, f"{name} nests too deep")
     event = NewEvent(
-        id=make_id(context.now(), context.rng), type=kind, source=source, payload=request.payload or {}
+        id=make_id(context.now(), context.rng), type=event_type, source=source, payload=request.payload or {}
     )
     producer = EventProducer(
         submitted_by=SubmittedBy.API if is_external else SubmittedBy.ROUTE,
@@ -117,13 +117,13 @@ async def explain_event(context: OperationContext, request: ExplainEvent) -> Exp
 
 def read_event_type(text: str) -> str:
     """Return the type of an event from outside. Raises `RefusedError` if it cannot be published."""
-    kind = text.strip()
-    if len(kind) > MAX_TYPE_LENGTH:
+    event_type = text.strip()
+    if len(event_type) > MAX_TYPE_LENGTH:
         raise refused("type", f"an event type has at most {MAX_TYPE_LENGTH} characters")
-    if not kind or kind.startswith(RESERVED_TYPES):
+    if not event_type or event_type.startswith(RESERVED_TYPES):
         hint = f"Types that begin with {RESERVED_TYPES} are reserved."
-        raise refused("type", f"an event cannot be of type {kind[:_MAX_QUOTED]!r}", hint)
-    return kind
+        raise refused("type", f"an event cannot be of type {event_type[:_MAX_QUOTED]!r}", hint)
+    return event_type
 
 
 async def explain_start(

@@ -66,12 +66,12 @@ class PipelineList(Response):
 
 async def list_pipelines(context: OperationContext, _request: NoFields) -> PipelineList:
     """Return every pipeline of the configuration, with its latest run."""
-    snapshot, visible = context.snapshot(), context.for_answer()
+    snapshot, visible = context.snapshot(), context.for_started_jobs()
     listed = []
     for pipeline in snapshot.policy.pipelines.by_name.values():
-        where = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
+        job_filter = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
         last = None
-        for job in (await visible.store.list_jobs(where, limit=1)).rows:
+        for job in (await visible.store.list_jobs(job_filter, limit=1)).rows:
             last = from_record(LatestRun, job, job_id=job.id)
         listed.append(ListedPipeline(**asdict(_summary(snapshot, pipeline)), last_run=last))
     return PipelineList(pipelines=listed)
@@ -194,14 +194,14 @@ async def follow_run(context: OperationContext, request: FollowRun) -> RunProgre
     run = await resolve_run(context, request.job_id)
     live = context.require_engine().live_output
 
-    async def read_new(last: bool, stopping: bool) -> RunProgressReport | None:
+    async def read_new(must_respond: bool, stopping: bool) -> RunProgressReport | None:
         # Read before its steps: if the run has ended, all steps that are read then have ended too.
         over = (await find_job(context, run.id)).status in TERMINAL
         latest = (await context.store.list_jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
         ended = [job for job in latest[::-1] if job.status in TERMINAL]
         # Read last: the output of a step is complete when its end is stored.
         read = live.read(run.id, request.position) if request.live else NOTHING_READ
-        if not (over or last or read.pieces or len(ended) > request.known):
+        if not (over or must_respond or read.pieces or len(ended) > request.known):
             return None
         return RunProgressReport(
             ended=[listed_job(context, job) for job in ended],

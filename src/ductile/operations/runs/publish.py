@@ -13,7 +13,7 @@ from ductile.core.events.routing import EventProducer, fan_out
 from ductile.core.jobs.model import JobStatus, LedgerKind, NewJob
 from ductile.core.suggest import did_you_mean
 from ductile.operations.context import OperationContext
-from ductile.operations.request import local
+from ductile.operations.request import in_local_call
 from ductile.operations.response import Id, Response
 from ductile.operations.runs.explain_event import (
     MAX_TYPE_LENGTH,
@@ -42,9 +42,9 @@ class PublishEvent(BaseSubmissionRequest, kw_only=True):
         ),
     ]
     dry_run: Annotated[bool, about("Explain what it would start, and start nothing.")] = False
-    headers: Annotated[dict[str, Any] | None, local("Headers of a webhook that the event was made from.")] = (
-        None
-    )
+    headers: Annotated[
+        dict[str, Any] | None, in_local_call("Headers of a webhook that the event was made from.")
+    ] = None
 
 
 class DuplicateTarget(Value):
@@ -79,7 +79,7 @@ class Published(Response):
 
 
 class PlannedEvent(ExplainedEvent):
-    """What a dry run would start."""
+    """The response to a dry run: the targets that the event would start."""
 
     STATUS = HTTPStatus.OK
 
@@ -88,14 +88,14 @@ class PlannedEvent(ExplainedEvent):
 
 
 async def publish_event(context: OperationContext, request: PublishEvent) -> Published | PlannedEvent:
-    """Publish an event into routing: everything that it starts, in one transaction.
+    """Publish an event and submit everything that it starts, in one transaction.
 
     Raises `RefusedError` for a type that cannot be published.
     """
     snapshot, source = context.snapshot(), context.source
-    kind = read_event_type(request.type)
+    event_type = read_event_type(request.type)
     options = await read_submission_options(context, request)
-    event = make_event(context, kind, request)
+    event = make_event(context, event_type, request)
     producer = EventProducer(
         submitted_by=source.submitted_by, detail=source.detail, hops=options.hops, trace_id=options.trace_id
     )
@@ -105,12 +105,12 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
     policy = with_regex_time_limit(snapshot.policy)
     started = fan_out(producer, (IndexedEvent(event=event),), policy, context.now(), context.rng)
 
-    def keyed(job: NewJob) -> NewJob:
+    def with_key(job: NewJob) -> NewJob:
         return replace(job, dedupe_key=options.dedupe_key, dedupe_ttl=options.dedupe_ttl)
 
     submission = Submission(
-        jobs=tuple(keyed(job) for job in started.jobs),
-        runs=tuple(replace(run, job=keyed(run.job)) for run in started.runs),
+        jobs=tuple(with_key(job) for job in started.jobs),
+        runs=tuple(replace(run, job=with_key(run.job)) for run in started.runs),
         event=event,
         policy=snapshot.policy,
         ledger=started.ledger,
@@ -172,8 +172,7 @@ def _published(
 
 
 def _explain_no_target(context: OperationContext, event_type: str) -> str:
-    """Return the message for an event that no route and no pipeline takes, with the type that may be meant.
-    """
+    """Return the message for an event that no route or pipeline takes, with the type that may be meant."""
     source, snapshot = context.source.submitted_by, context.snapshot()
     known = {route.event_type for route in snapshot.routes if route.source == source}
     known |= {

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.operations.jobs.documents import (
-    FLATTENED,
+    FLATTENED_NOTE,
     Artifact,
     JobOutput,
     StoredResponse,
@@ -25,14 +25,14 @@ from ductile.struct import Value, about
 
 
 class SyncWait(Value):
-    """How long a caller waits, and what follows when the time is up."""
+    """The wait of a caller for a run: its timeout, and what follows when the time is up."""
 
     timeout: timedelta
     until: datetime
     return_partial: bool = False
     cancel_on_timeout: bool = False
 
-    def has_cancelled(self, job: Job) -> bool:
+    def has_ended_by_deadline(self, job: Job) -> bool:
         """Return whether the deadline ended the run.
 
         The engine cancels at the instant at which the caller gives up, and may do so before the caller reads
@@ -56,7 +56,7 @@ class RunStepFields(Value):
 
 
 class RunStep(RunStepFields, kw_only=True):
-    children: Annotated[list[RunStep], about(f"The steps that it led to. {FLATTENED}")]
+    children: Annotated[list[RunStep], about(f"The steps that it led to. {FLATTENED_NOTE}")]
     parent_job_id: Annotated[
         Id | UnsetType | None, about("Only of a step in the list of the one before.")
     ] = UNSET

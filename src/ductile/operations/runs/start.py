@@ -29,9 +29,9 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.change import ChangeJob, refuse_retry
 from ductile.operations.jobs.lookup import find_job, resolve_run
 from ductile.operations.jobs.query import ResultOnly
-from ductile.operations.operation import pipelines_on
+from ductile.operations.operation import pipelines_started_by
 from ductile.operations.plugins.lookup import known_command, runnable_plugin
-from ductile.operations.request import in_query, local
+from ductile.operations.request import in_local_call, in_query
 from ductile.operations.response import Id, Response, WasDryRun
 from ductile.operations.runs.response import (
     Finished,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_TIMEOUT = timedelta(seconds=30)
 
-RunStarted = Finished | StillRunning | Submitted | PlannedSubmission
+StartResponse = Finished | StillRunning | Submitted | PlannedSubmission
 
 
 class StartRequest(SubmissionRequest):
@@ -79,8 +79,10 @@ class StartRequest(SubmissionRequest):
         None
     )
     strict: Annotated[bool, in_query("Answer 502 instead of 200 if the run did not succeed.")] = False
-    event_type: Annotated[str | None, local("The type of the event that the run begins with.")] = None
-    headers: Annotated[dict[str, Any] | None, local("Headers of a webhook that starts the run.")] = None
+    event_type: Annotated[str | None, in_local_call("The type of the event that the run begins with.")] = None
+    headers: Annotated[dict[str, Any] | None, in_local_call("Headers of a webhook that starts the run.")] = (
+        None
+    )
 
 
 class RunPipeline(StartRequest, kw_only=True):
@@ -111,7 +113,7 @@ async def trigger_pipeline(
     Raises `ConflictError` if there are several.
     """
     snapshot, event_type = context.snapshot(), f"{request.plugin}.{request.command}"
-    names = pipelines_on(snapshot, event_type)
+    names = pipelines_started_by(snapshot, event_type)
     if len(names) > 1:
         raise ConflictError(
             f"several pipelines start on {event_type}: {', '.join(names)}",
@@ -139,13 +141,13 @@ def known_pipeline(snapshot: Snapshot, name: str) -> Pipeline:
 
 async def _start(
     context: OperationContext, pipeline: Pipeline, request: StartRequest, *, plugin: str, command: str
-) -> RunStarted:
+) -> StartResponse:
     """Start a run of the pipeline. The response names `plugin` and `command`."""
     snapshot = context.snapshot()
     options = await read_submission_options(context, request)
     wait = _sync_wait(context, pipeline.name, options, request)
-    kind = request.event_type or pipeline.on or f"{context.source.submitted_by}.trigger"
-    event = make_event(context, kind, request)
+    event_type = request.event_type or pipeline.on or f"{context.source.submitted_by}.trigger"
+    event = make_event(context, event_type, request)
     producer, policy = EventProducer(submitted_by=SubmittedBy.API), with_regex_time_limit(snapshot.policy)
     if (refusal := start_refusal(pipeline, event, producer, policy)) is not None:
         why = refusal.get("explanation") or refusal.get("error")
@@ -210,13 +212,13 @@ def _sync_wait(
 
 
 def make_event(
-    context: OperationContext, kind: str, request: StartRequest | BaseSubmissionRequest
+    context: OperationContext, event_type: str, request: StartRequest | BaseSubmissionRequest
 ) -> NewEvent:
     """Return the event of a request. The id of a webhook delivery is its key."""
     headers: dict[str, Any] | None = getattr(request, "headers", None)
     return NewEvent(
         id=make_id(context.now(), context.rng),
-        type=kind,
+        type=event_type,
         source=context.source.submitted_by,
         payload=request.payload or {},
         headers=None if headers is None else {name: str(value) for name, value in headers.items()},
@@ -231,7 +233,7 @@ def with_regex_time_limit(policy: Policy) -> Policy:
 
 async def _run_plugin(
     context: OperationContext, plugin: PluginInstance, request: TriggerPipeline
-) -> RunStarted:
+) -> StartResponse:
     """Run a plugin command that triggers no pipeline. The manifest decides whether the caller waits."""
     manifest = plugin.installed.manifest if plugin.installed else None
     command = RunCommand(
@@ -270,7 +272,7 @@ async def _submit(
     options: SubmissionOptions,
     wait: SyncWait | None,
     accepted: Submitted,
-) -> RunStarted:
+) -> StartResponse:
     """Enqueue the run and wait for its end as `wait` says. `accepted` is the response without a wait."""
     engine = None if wait is None else context.engine
     with (
@@ -310,7 +312,7 @@ async def _sync_response(
     details = await context.store.job_details(job_id)
     if details is None:
         raise NotFoundError(f"there is no job {job_id} any more")
-    if details.job.status in TERMINAL and not wait.has_cancelled(details.job):
+    if details.job.status in TERMINAL and not wait.has_ended_by_deadline(details.job):
         return finished_response(details, duplicate=duplicate)
     stopping = context.engine is not None and context.engine.stopping
     return still_running_response(details, wait, elapsed=elapsed, stopping=stopping, duplicate=duplicate)

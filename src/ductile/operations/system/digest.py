@@ -17,8 +17,8 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.webhooks.url_policy import redact_url
 from ductile.engine.maintenance import retention_of
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.remedies import working_remedy
-from ductile.operations.diagnose.waiting import why_waiting
+from ductile.operations.diagnose.remedies import applicable_remedy
+from ductile.operations.diagnose.waiting import explain_waiting
 from ductile.operations.diagnose.wording import first_line, time_text
 from ductile.operations.jobs.queue import MAX_EXECUTIONS
 from ductile.operations.response import Id, Response
@@ -34,7 +34,7 @@ _MAX_ITEMS = 8
 _MAX_LIST_CHARACTERS = 3_600
 _MAX_TEXT = 120
 #: Jobs that an operator ended are counted, but not as failures.
-_ENDED_BY_HAND = frozenset({JobReason.CANCELLED, JobReason.PURGED})
+_ENDED_BY_OPERATOR = frozenset({JobReason.CANCELLED, JobReason.PURGED})
 
 
 class ShowDigest(Value):
@@ -50,7 +50,7 @@ class RanPlugin(Value):
 
 
 class FailedGroup(Value):
-    """Jobs, or runs of a pipeline, that ended badly for the same reason."""
+    """Jobs, or runs of a pipeline, that failed for the same reason."""
 
     plugin: str
     command: str
@@ -129,7 +129,7 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
     now = context.now()
     since = request.since or now - _DEFAULT_SPAN
     rows = await context.store.read_digest(since=since, latest=MAX_EXECUTIONS)
-    groups = group_endings(ending for ending in rows.endings if ending.reason not in _ENDED_BY_HAND)
+    groups = group_endings(ending for ending in rows.endings if ending.reason not in _ENDED_BY_OPERATOR)
     statistics = sorted(rows.executions.plugins, key=lambda row: -row.executions)
     counts = await context.store.queue_counts()
     lists: dict[str, Sequence[Value | str]] = {
@@ -174,7 +174,7 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
         and since >= now - retention_of(context.snapshot()).job_log,
         executions=sum(row.executions for row in statistics),
         failed_jobs=sum(group.jobs for group in groups),
-        cancelled_jobs=sum(ending.reason in _ENDED_BY_HAND for ending in rows.endings),
+        cancelled_jobs=sum(ending.reason in _ENDED_BY_OPERATOR for ending in rows.endings),
         waiting_jobs=counts.ready + counts.waiting,
         interrupted=sum(row.by_status.get(LogStatus.ORPHANED, 0) for row in statistics),
         more={name: totals[name] - lengths[name] for name in totals if totals[name] > lengths[name]},
@@ -184,12 +184,12 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
 
 
 async def _failed_group(context: OperationContext, group: EndingGroup) -> FailedGroup:
-    """Return a group of bad ends, with the remedy for the latest of its jobs."""
+    """Return a group of failures, with the remedy for the latest of its jobs."""
     job = await context.store.get_job(group.latest.job_id)
     fix = f"ductile job explain {group.latest.job_id}"
     if job is not None:
         run = await context.store.get_run(job.id) if job.plugin == RUN_PLUGIN else None
-        fix = await working_remedy(context, job, group.reason, run)
+        fix = await applicable_remedy(context, job, group.reason, run)
     return FailedGroup(
         plugin=group.plugin,
         command=group.command,
@@ -228,7 +228,7 @@ async def _waiting_groups(context: OperationContext, rows: DigestRows) -> list[W
     for group in rows.waiting[:_MAX_ITEMS]:
         job = await context.store.get_job(group.oldest_id)
         if job is not None and job.status is JobStatus.QUEUED:
-            why = (await why_waiting(context, job)).why
+            why = (await explain_waiting(context, job)).why
             reports.append(
                 WaitingGroupReport(
                     plugin=group.plugin, jobs=group.jobs, oldest=group.oldest_id, why=_short_error(why) or ""

@@ -18,7 +18,7 @@ from ductile.engine.reload.reloader import ReloadResult, RemovedPluginWork
 from ductile.errors import NotFoundError, Problem
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin
-from ductile.operations.request import DryRun, NoFields, local, refused
+from ductile.operations.request import DryRun, NoFields, in_local_call, refused
 from ductile.operations.response import Response, Timestamp, WasDryRun, from_record
 from ductile.store.model.maintenance import LoadCause, PluginWork
 from ductile.struct import Value, about
@@ -62,9 +62,9 @@ class ReloadConfig(Value):
         timedelta | None,
         about("How long a drain may take, such as 10m (default 1h). After that nothing is changed."),
     ] = None
-    expected: Annotated[str | None, local("The fingerprint that the configuration must have.")] = None
-    command: Annotated[str, local("The command that is recorded with it.")] = "reload"
-    plan: Annotated[str | None, local("The id of the plan that it applies.")] = None
+    expected: Annotated[str | None, in_local_call("The fingerprint that the configuration must have.")] = None
+    command: Annotated[str, in_local_call("The command that is recorded with it.")] = "reload"
+    plan: Annotated[str | None, in_local_call("The id of the plan that it applies.")] = None
     dry_run: DryRun = False
 
 

@@ -17,7 +17,7 @@ from ductile.operations.response import Response
 from ductile.operations.system.nodes import list_nodes
 from ductile.struct import about, replace
 
-#: How long the store may take; monitors give up after a few seconds as well.
+#: How long the store may take to answer. Monitors do not wait longer than a few seconds either.
 _STORE_SECONDS = 5.0
 _FULL = "The disk is full: new work is refused."
 #: Headers that a proxy adds to the request of another client.

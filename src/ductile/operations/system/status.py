@@ -50,7 +50,7 @@ class ShowStatus(Value):
 
 
 class DaemonStatus(Value):
-    """All but `running` and `run_pid` are those of a running daemon."""
+    """The state of the daemon. Only `running` and `run_pid` are set if no daemon runs."""
 
     running: bool
     pid: int | UnsetType = UNSET
@@ -135,7 +135,7 @@ async def show_status(context: OperationContext, request: ShowStatus) -> SystemS
         daemon=daemon,
         queue=from_record(QueueDepth, await queue_status(context, NoFields())),
         running=await _running_jobs(context),
-        plugins=troubled_first(plugins),
+        plugins=problems_first(plugins),
         nodes=tuple(map(node_status, await list_nodes(context))),
         without_node=await waiting_for_node(context),
     )
@@ -202,7 +202,7 @@ async def _running_jobs(context: OperationContext) -> tuple[RunningJob, ...]:
     )
 
 
-def troubled_first(plugins: Sequence[PluginStatus]) -> tuple[PluginStatus, ...]:
+def problems_first(plugins: Sequence[PluginStatus]) -> tuple[PluginStatus, ...]:
     """Return refused, broken or failing plugins first, disabled ones last; else in the configured order."""
 
     def rank(plugin: PluginStatus) -> int:

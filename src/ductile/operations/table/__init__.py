@@ -36,7 +36,7 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 #: Names of the operations that are cancelled when their client on the control socket disconnects.
-WAITING = frozenset(name for name, operation in OPERATIONS.items() if operation.waits)
+WAITING_OPERATIONS = frozenset(name for name, operation in OPERATIONS.items() if operation.waits)
 
 
 def bind_operations(context: OperationContext) -> Mapping[str, Callable[[JsonObject], Awaitable[Any]]]:

@@ -33,7 +33,7 @@ JOBS = (
     read(
         "job.tree",
         "jobs.query:job_tree",
-        "A job and all it led to",
+        "A job and all jobs that follow from it",
         OWN_JOBS_RO,
         get("/job/{job_id}/tree", tag="jobs", statuses=ONE_JOB),
     ),
@@ -42,14 +42,14 @@ JOBS = (
         "jobs.export:export_job",
         "A job, what led to it and what it led to, with all that is stored about them",
         OWN_JOBS_RO,
-        get("/job/{job_id}/export", message="The chain.", tag="jobs", statuses=(*ONE_JOB, 413)),
+        get("/job/{job_id}/export", message="The exported jobs.", tag="jobs", statuses=(*ONE_JOB, 413)),
     ),
     read(
         "job.explain",
         "diagnose.explain_job:explain_job",
         "Why a job failed or does not run, and what to do",
         OWN_JOBS_RO,
-        get("/job/{job_id}/explain", message="Why it is as it is.", tag="jobs", statuses=ONE_JOB),
+        get("/job/{job_id}/explain", message="The explanation of the job.", tag="jobs", statuses=ONE_JOB),
     ),
     read(
         "pipeline.explain",
@@ -63,7 +63,7 @@ JOBS = (
         "jobs.query:job_logs",
         "What each execution of a job printed",
         OWN_JOBS_RO,
-        get("/job/{job_id}/log", message="Its executions.", tag="jobs", statuses=ONE_JOB),
+        get("/job/{job_id}/log", message="The executions of the job.", tag="jobs", statuses=ONE_JOB),
     ),
     exclusive(
         "job.follow",
@@ -170,7 +170,7 @@ JOBS = (
     read(
         "queue.status",
         "jobs.queue:queue_status",
-        "How deep the queue is",
+        "The depth of the queue",
         JOBS_RO,
         get("/queue/status", tag="queue"),
     ),

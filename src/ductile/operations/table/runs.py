@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ductile.operations.operation import (
-    COMMAND,
     EVENTS_RO,
     EVENTS_RW,
     JOBS_RO,
     OWN_JOBS_RO,
     PLUGIN_RO,
-    RUN,
+    RUN_BY_NAME,
+    RUN_COMMAND,
     RUN_PIPELINE,
+    RUN_TRIGGER,
     SYSTEM_RO,
-    TRIGGER,
     get,
     post,
 )
@@ -32,7 +32,7 @@ RUNS = (
         "plugin.run",
         "submission:run_command",
         "Run a command of a plugin",
-        COMMAND,
+        RUN_COMMAND,
         post(
             "/plugin/{plugin}/{command}",
             aliases=("/plugin/{plugin}",),
@@ -46,7 +46,7 @@ RUNS = (
         "run.start",
         "runs.by_name:run_named",
         "Run a plugin or, if there is none of this name, a pipeline; does not wait for it",
-        RUN,
+        RUN_BY_NAME,
         post(
             "/run/{name}",
             message="The job is on the queue.",
@@ -66,7 +66,7 @@ RUNS = (
         "pipeline.trigger",
         "runs.start:trigger_pipeline",
         "Run the pipeline on `plugin.command`, or the plugin if there is none",
-        TRIGGER,
+        RUN_TRIGGER,
         post("/trigger/{plugin}/{command}", message="The job is on the queue.", **_SYNCHRONOUS),
     ),
     read(
@@ -121,7 +121,7 @@ RUNS = (
     exclusive(
         "event.send",
         "runs.publish:publish_event",
-        "Publish an event into routing",
+        "Publish an event: start every route and pipeline that takes it",
         EVENTS_RW,
         post("/event", tag="run", statuses=(202, 200, 422, 503), submits=True),
     ),

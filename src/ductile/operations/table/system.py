@@ -39,16 +39,16 @@ SYSTEM = (
     read(
         "system.selfcheck",
         "system.maintenance:selfcheck",
-        "Whether the store keeps its invariants",
+        "Check the invariants of the store",
         SYSTEM_RO,
         get("/system/selfcheck"),
     ),
     exclusive(
         "system.sweep",
         "system.maintenance:sweep",
-        "Remove what has outlived its retention, now",
+        "Remove expired data now",
         SYSTEM_RW,
-        post("/system/sweep", message="What had outlived its retention was removed."),
+        post("/system/sweep", message="Expired data was removed."),
     ),
     # Waits for a drain. The switch itself is shielded from the cancellation.
     exclusive(
@@ -73,7 +73,9 @@ SYSTEM = (
         "Close the circuit breakers of a plugin",
         SYSTEM_RW,
         post(
-            "/system/breaker/{plugin}/reset", message="Its circuit breakers are closed.", statuses=(200, 404)
+            "/system/breaker/{plugin}/reset",
+            message="The circuit breakers of the plugin are closed.",
+            statuses=(200, 404),
         ),
     ),
 )

@@ -27,7 +27,7 @@ WEBHOOKS = (
         OWN_JOBS_RW,
         post(
             "/webhooks/deliveries/{delivery_id}/resend",
-            message="It is sent again.",
+            message="The state webhook is sent again.",
             tag="webhooks",
             statuses=(200, 404, 409),
         ),

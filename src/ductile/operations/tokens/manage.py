@@ -152,12 +152,12 @@ class TokenRefreshed(Response):
 
 async def list_tokens(context: OperationContext, _request: NoFields) -> TokenList:
     """Return the tokens and secrets in the configuration's files, and whether the daemon has them."""
-    return TokenList(tokens=[await _list_with_usage(context, row) for row in await _rows(context)])
+    return TokenList(tokens=[await _list_with_usage(context, row) for row in await _read_token_rows(context)])
 
 
 async def show_token(context: OperationContext, request: ShowToken) -> TokenDetail:
     """Return one token or secret. Raises `NotFoundError`."""
-    row = find_token_entry(await _rows(context), request.name)
+    row = find_token_entry(await _read_token_rows(context), request.name)
     return from_record(TokenDetail, await _list_with_usage(context, row))
 
 
@@ -166,7 +166,7 @@ async def create_token(context: OperationContext, request: CreateToken) -> Token
 
     Raises before anything is written if the configuration on disk could not be loaded.
     """
-    check_covered(context, request.scopes)
+    refuse_uncovered_scopes(context, request.scopes)
     reloader = await _require_loadable(context)
     change = partial(token_files.create_token, name=request.name, scopes=request.scopes, value=request.value)
     created = await _change_files(context, change, dry_run=request.dry_run)
@@ -177,7 +177,8 @@ async def create_token(context: OperationContext, request: CreateToken) -> Token
 
 async def rotate_token(context: OperationContext, request: RotateToken) -> TokenRotated:
     """Give a token a new secret and put it in force. Raises as `create_token` does."""
-    check_covered(context, find_token_entry(await _rows(context), request.name).scopes, name=request.name)
+    row = find_token_entry(await _read_token_rows(context), request.name)
+    refuse_uncovered_scopes(context, row.scopes, name=request.name)
     reloader = await _require_loadable(context)
     change = partial(
         token_files.rotate_token,
@@ -195,7 +196,8 @@ async def rotate_token(context: OperationContext, request: RotateToken) -> Token
 async def revoke_token(context: OperationContext, request: RevokeToken) -> TokenRevoked:
     """Remove a token from the files; it is refused from the moment the response is sent."""
     reloader = context.require_engine().reloader
-    check_covered(context, find_token_entry(await _rows(context), request.name).scopes, name=request.name)
+    row = find_token_entry(await _read_token_rows(context), request.name)
+    refuse_uncovered_scopes(context, row.scopes, name=request.name)
     change = partial(token_files.revoke_token, name=request.name)
     revoked = await _change_files(context, change, dry_run=request.dry_run)
     if revoked.written:
@@ -263,13 +265,15 @@ async def _list_with_usage(context: OperationContext, row: TokenEntry) -> Listed
     )
 
 
-async def _rows(context: OperationContext) -> tuple[TokenEntry, ...]:
+async def _read_token_rows(context: OperationContext) -> tuple[TokenEntry, ...]:
     """Return the tokens and secrets in the files on disk. Raises if no daemon runs."""
     context.require_engine()
     return await asyncio.to_thread(read_token_entries, str(context.config_file), context.environ)
 
 
-def check_covered(context: OperationContext, scopes: Iterable[str], *, name: str | None = None) -> None:
+def refuse_uncovered_scopes(
+    context: OperationContext, scopes: Iterable[str], *, name: str | None = None
+) -> None:
     """Raise `DeniedError` if the caller's token may not do all that a token with these scopes may do.
 
     A token with limits may manage none: it could give itself rights without limits. Scopes for a token's own

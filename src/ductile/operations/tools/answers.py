@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
 from ductile.core.json import JsonObject, JsonValue
-from ductile.operations.tools.wording import in_tool_words
+from ductile.operations.tools.wording import replace_cli_commands
 from ductile.struct import to_builtins
 
 _LONG_TEXT, _SHORT_TEXT, _SHORTEST_TEXT = 1000, 200, 60
@@ -24,7 +24,7 @@ _MAX_NOTE = 90
 #: Characters that are reserved for `left_out`.
 _RESERVE = 800
 #: Fields of structs with which an agent cannot do anything.
-LEFT_OUT = frozenset(
+OMITTED_FIELDS = frozenset(
     (
         "trace_id",
         "hops",
@@ -38,7 +38,7 @@ LEFT_OUT = frozenset(
     )
 )
 #: Fields of structs with texts that name commands of the CLI.
-ADVICE = frozenset(("advice", "fix", "hint", "next", "why"))
+ADVICE_FIELDS = frozenset(("advice", "fix", "hint", "next", "why"))
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", re.ASCII)
 _SECONDS = len("2026-01-02T03:04:05")
 _NO_NAMES: frozenset[str] = frozenset()
@@ -55,10 +55,10 @@ def compact(
     """Return the response as JSON without the fields that an agent does not need. Plugins' JSON is unchanged.
 
     Left out of structs are fields that are null, empty lists, objects and texts below the first level, and
-    fields with a name in `omit` or `LEFT_OUT`; `omit_below` has names that are left out only below a field.
-    Instants have whole seconds, and advice names tools.
+    fields with a name in `omit` or `OMITTED_FIELDS`; `omit_below` has names that are left out
+    only below a field. Instants have whole seconds, and advice names tools.
     """
-    return _compact(value, LEFT_OUT | omit, omit_below, top=True)
+    return _compact(value, OMITTED_FIELDS | omit, omit_below, top=True)
 
 
 def _compact(
@@ -85,15 +85,15 @@ def _compact(
 def _reword_field(name: str, value: Any) -> Any:
     """Return the value of a field with advice in the words of tools, and instants in whole seconds."""
     if isinstance(value, str):
-        if name in ADVICE:
-            return in_tool_words(value)
+        if name in ADVICE_FIELDS:
+            return replace_cli_commands(value)
         return f"{value[:_SECONDS]}Z" if _INSTANT.fullmatch(value) else value
-    if name in ADVICE and isinstance(value, list):
-        return [in_tool_words(item) if isinstance(item, str) else item for item in value]
+    if name in ADVICE_FIELDS and isinstance(value, list):
+        return [replace_cli_commands(item) if isinstance(item, str) else item for item in value]
     return value
 
 
-def fit(document: JsonObject, characters: int) -> JsonObject:
+def shorten(document: JsonObject, characters: int) -> JsonObject:
     """Shorten texts and lists in the document until it has at most this many characters of JSON.
 
     The shortened places are named in its field `left_out`.

@@ -20,9 +20,9 @@ from ductile.operations.plugins.skills import command_id, pipeline_id
 from ductile.operations.request import refused
 from ductile.operations.response import Response
 from ductile.operations.table import OPERATIONS
-from ductile.operations.tools.answers import compact, fit
-from ductile.operations.tools.catalogue import CommandTool, find_configured, may_ever_call
-from ductile.operations.tools.job_answer import AwaitedJob, Waiting, decode_wait, wait_and_answer
+from ductile.operations.tools.answers import compact, shorten
+from ductile.operations.tools.catalogue import CommandTool, find_configured_tool, may_ever_call
+from ductile.operations.tools.job_answer import AwaitedJob, WaitOptions, decode_wait, wait_and_answer
 from ductile.operations.tools.progress import WaitProgress
 from ductile.operations.tools.schemas import tool_fields, waits_for_job
 from ductile.operations.tools.table import (
@@ -34,13 +34,13 @@ from ductile.operations.tools.table import (
     is_read_only,
     operation_of,
 )
-from ductile.operations.tools.task import MOMENT, JobTask
+from ductile.operations.tools.task import SHORT_WAIT, JobTask
 from ductile.operations.tools.wording import reword_error
 from ductile.struct import Value, about, replace
 
 _MAX_QUOTED = 100
 _SUBMISSION_FIELDS = ("payload", "wait", "dedupe_key")
-#: Running operations; the event loop itself holds tasks by weak references only.
+#: The running operations. The event loop itself holds tasks by weak references only.
 _running: set[asyncio.Task[Response]] = set()
 
 
@@ -90,23 +90,23 @@ async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
         raise reword_error(error) from error.__cause__
     if not isinstance(result, AwaitedJob):
         answer = compact(result) if row is None else compact(result, row.omit, row.omit_below)
-        return ToolAnswer(tool=request.tool, answer=fit(answer, characters))
+        return ToolAnswer(tool=request.tool, answer=shorten(answer, characters))
     return ToolAnswer(
         tool=request.tool,
-        answer=fit(compact(result.answer), characters),
+        answer=shorten(compact(result.answer), characters),
         task=result.as_task(context) if request.as_task else UNSET,
         progress=result.progress or UNSET,
     )
 
 
-def _decode_waiting(context: OperationContext, request: CallTool, arguments: JsonObject) -> Waiting:
+def _decode_waiting(context: OperationContext, request: CallTool, arguments: JsonObject) -> WaitOptions:
     """Return how long the call waits for its job, and whether progress ends the waiting."""
     wait = decode_wait(arguments.get("wait"))
     if request.as_task:
-        return Waiting(wait=min(wait, MOMENT))
+        return WaitOptions(wait=min(wait, SHORT_WAIT))
     # A caller that may not call `job_wait` cannot go on waiting.
     can_continue = may_ever_call(context.snapshot(), context.source.scopes, operation_of(TOOLS["job_wait"]))
-    return Waiting(wait=wait, progress_after=request.progress_after if can_continue else None)
+    return WaitOptions(wait=wait, progress_after=request.progress_after if can_continue else None)
 
 
 async def _run_operation(
@@ -122,7 +122,7 @@ async def _run_operation(
         limit = values.get("limit", DEFAULT_ROWS)
         values["limit"] = min(limit, MAX_ROWS) if isinstance(limit, int) else limit
     waiting = (
-        _decode_waiting(context, request, arguments) if waits_for_job(row) else Waiting(wait=timedelta())
+        _decode_waiting(context, request, arguments) if waits_for_job(row) else WaitOptions(wait=timedelta())
     )
     _check_scope(context, operation, values)
     if row.operation == "job.wait":
@@ -139,7 +139,7 @@ async def _run_operation(
 async def _run_configured(context: OperationContext, request: CallTool, arguments: JsonObject) -> AwaitedJob:
     """Run a tool that is a command or a pipeline. Raises `NotFoundError` if there is none of this name."""
     snapshot = context.snapshot()
-    tool = find_configured(snapshot, request.tool)
+    tool = find_configured_tool(snapshot, request.tool)
     if tool is None:
         known = [*TOOLS, *map(pipeline_id, snapshot.pipelines)]
         for plugin in snapshot.plugins.values():
@@ -161,7 +161,7 @@ async def _run_configured(context: OperationContext, request: CallTool, argument
 
 
 async def _start(
-    context: OperationContext, operation: Operation, values: JsonObject, waiting: Waiting
+    context: OperationContext, operation: Operation, values: JsonObject, waiting: WaitOptions
 ) -> AwaitedJob:
     """Run an operation that starts a job, then wait for the job."""
     started = await _run_to_its_end(operation, context, values)
@@ -169,7 +169,7 @@ async def _start(
     if not isinstance(job_id, str):  # a schedule whose run was skipped
         raise RefusedError("nothing was started", details=compact(started))
     deduplicated = getattr(started, "deduplicated", False) is True
-    return await wait_and_answer(context.for_answer(), job_id, waiting, deduplicated=deduplicated)
+    return await wait_and_answer(context.for_started_jobs(), job_id, waiting, deduplicated=deduplicated)
 
 
 async def _run_to_its_end(operation: Operation, context: OperationContext, values: JsonObject) -> Response:

@@ -11,7 +11,7 @@ from ductile.core.auth_scopes import allows
 from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.word_search import rank_by_words
 from ductile.operations.context import OperationContext
-from ductile.operations.operation import Operation, needed_for, needed_for_pipeline
+from ductile.operations.operation import Operation, scopes_for_command, scopes_for_pipeline
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.plugins.skills import (
     COMMAND_PREFIX,
@@ -139,9 +139,9 @@ def _allowed_tools(
     for skill in skills_of(snapshot):
         if skill.kind == "command":
             plugin, _, command = skill.name.partition(".")
-            name, needed = command_id(plugin, command), needed_for(snapshot, plugin, command)
+            name, needed = command_id(plugin, command), scopes_for_command(snapshot, plugin, command)
         else:
-            name, needed = pipeline_id(skill.name), needed_for_pipeline(snapshot, skill.name)
+            name, needed = pipeline_id(skill.name), scopes_for_pipeline(snapshot, skill.name)
         if scopes is None or allows(scopes, needed):
             skills.append(_NamedTool(name=name, description=skill.description, definition=skill))
     return [*tools, *sorted(skills, key=lambda tool: tool.name)]
@@ -159,7 +159,7 @@ def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation:
     )
 
 
-def find_configured(snapshot: Snapshot, tool: str) -> CommandTool | PipelineTool | None:
+def find_configured_tool(snapshot: Snapshot, tool: str) -> CommandTool | PipelineTool | None:
     """Return the command or pipeline that a tool of this name runs; None if there is none."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin) if plugin.runnable else ():

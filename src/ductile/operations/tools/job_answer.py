@@ -50,8 +50,8 @@ def decode_wait(value: JsonValue) -> timedelta:
     return span
 
 
-class Waiting(Value):
-    """How a caller waits for a job."""
+class WaitOptions(Value):
+    """How long a caller waits for a job, and which progress ends the wait."""
 
     wait: timedelta
     #: The answer is returned as soon as the progress is more than this; if None, only at the end of the job.
@@ -78,7 +78,7 @@ class AwaitedJob(Value):
 
 
 async def wait_and_answer(
-    context: OperationContext, job_id: str, waiting: Waiting, *, deduplicated: bool = False
+    context: OperationContext, job_id: str, waiting: WaitOptions, *, deduplicated: bool = False
 ) -> AwaitedJob:
     """Wait until the job has ended, has the progress that the caller waits for, or the time is up."""
     progress = None

@@ -1,4 +1,4 @@
-"""Waiting for a job, with reports of its progress whenever that changes."""
+"""Waits for a job, and reports its progress whenever that changes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.explain_run import describe_steps
 from ductile.operations.jobs.query import FullJob, WaitForJob, wait_for_job
-from ductile.operations.tools.task import MOMENT, StepProgress, describe_job, measure_progress
+from ductile.operations.tools.task import SHORT_WAIT, StepProgress, describe_job, measure_progress
 from ductile.struct import Value, about
 
-#: The longest wait of one call. A caller that needs longer calls again, so that a lost caller is noticed.
-LONGEST_PART = timedelta(seconds=30)
+#: The longest wait of one call. A caller that waits longer calls again, so a lost caller is noticed.
+MAX_CALL_WAIT = timedelta(seconds=30)
 #: Changes within this time are reported together.
-_GAP_SECONDS = 0.5
+_MERGE_SECONDS = 0.5
 
 
 class WaitProgress(Value):
-    """How far a job is that has not ended, for a caller that goes on waiting."""
+    """The progress of a job that has not ended, for a caller that continues to wait."""
 
     done: Annotated[
         int, about("Begins with 1, and grows with the start and the end of each step or attempt.")
@@ -42,8 +42,8 @@ async def wait_for_progress(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait.total_seconds()
-    job = await _read(context, job_id, min(wait, MOMENT) if after == 0 else timedelta())
-    part_ends = min(deadline, loop.time() + LONGEST_PART.total_seconds())
+    job = await _read(context, job_id, min(wait, SHORT_WAIT) if after == 0 else timedelta())
+    call_deadline = min(deadline, loop.time() + MAX_CALL_WAIT.total_seconds())
     waiters = context.require_engine().waiters
     with waiters.waiting_for(job.job_id) as ended, waiters.ledger_changes() as changed:
         while True:
@@ -52,7 +52,7 @@ async def wait_for_progress(
             if job.status in TERMINAL or ended.done() or loop.time() >= deadline:
                 return job, None
             progress = await step_progress(context, job)
-            if progress.done > after or loop.time() >= part_ends:
+            if progress.done > after or loop.time() >= call_deadline:
                 left = timedelta(seconds=round(max(deadline - loop.time(), 0), 1))
                 return job, WaitProgress(
                     done=progress.done,
@@ -60,7 +60,7 @@ async def wait_for_progress(
                     message=progress.text or describe_job(job),
                     wait_left=format_duration(left),
                 )
-            await _wait_for_change(ended, changed, part_ends - loop.time())
+            await _wait_for_change(ended, changed, call_deadline - loop.time())
 
 
 async def _wait_for_change(ended: asyncio.Future[None], changed: asyncio.Event, seconds: float) -> None:
@@ -74,7 +74,7 @@ async def _wait_for_change(ended: asyncio.Future[None], changed: asyncio.Event, 
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         change.cancel()
-    await asyncio.wait({ended}, timeout=min(seconds, _GAP_SECONDS))
+    await asyncio.wait({ended}, timeout=min(seconds, _MERGE_SECONDS))
 
 
 async def _read(context: OperationContext, job_id: str, wait: timedelta) -> FullJob:

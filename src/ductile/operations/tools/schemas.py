@@ -10,7 +10,7 @@ import msgspec
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.response import OFFLINE_ONLY, Response
-from ductile.operations.tools.answers import LEFT_OUT
+from ductile.operations.tools.answers import OMITTED_FIELDS
 from ductile.operations.tools.table import DEFAULT_ROWS, MAX_ROWS, ToolRow, is_read_only, operation_of
 from ductile.protocol.manifest.schema import JsonSchema
 
@@ -20,17 +20,17 @@ _DEFINITIONS = "#/$defs/"
 #: Levels of structs that the schema of an answer describes.
 _LEVELS = 2
 #: Keys of a JSON Schema that a client does not need to check an answer.
-_LEFT_OUT_KEYS = frozenset(("title", "default", "description", "format", "required", OFFLINE_ONLY))
-LEFT_OUT_FIELD: JsonObject = {"type": "array", "items": {"type": "string"}}
-WAIT_FIELD: JsonObject = {
+_OMITTED_KEYS = frozenset(("title", "default", "description", "format", "required", OFFLINE_ONLY))
+LEFT_OUT_SCHEMA: JsonObject = {"type": "array", "items": {"type": "string"}}
+WAIT_SCHEMA: JsonObject = {
     "type": "string",
     "description": "How long to wait for the end of the job, such as 20s; at most 10m. After that the answer "
     "has `ended`: false, and job_wait asks again.",
     "default": "20s",
 }
 #: Arguments of tools for commands and pipelines. There may be hundreds of such tools, so texts are short.
-_SHORT_WAIT_FIELD: JsonObject = {"type": "string", "description": "As that of run, such as 20s."}
-_DEDUPE_KEY: JsonObject = {"type": "string", "description": "As that of run."}
+_SHORT_WAIT_SCHEMA: JsonObject = {"type": "string", "description": "The same as `wait` of run, such as 20s."}
+_DEDUPE_KEY_SCHEMA: JsonObject = {"type": "string", "description": "The same as `dedupe_key` of run."}
 
 
 def tool_fields(row: ToolRow) -> Mapping[str, RequestField]:
@@ -68,7 +68,7 @@ def input_schema(row: ToolRow) -> JsonObject:
             schema["default"] = default
         properties[name] = schema
     if waits_for_job(row):
-        properties["wait"] = WAIT_FIELD
+        properties["wait"] = WAIT_SCHEMA
     required = [name for name, field in fields.items() if field.required or name in row.required]
     return _object(properties, required)
 
@@ -77,7 +77,11 @@ def payload_schema(schema: JsonSchema | None) -> JsonObject:
     """Return the arguments of a tool that runs a command or a pipeline."""
     needs_payload = isinstance(schema, dict) and bool(schema.get("required"))
     payload: JsonValue = schema if isinstance(schema, dict) else {"type": "object"}
-    properties: JsonObject = {"payload": payload, "wait": _SHORT_WAIT_FIELD, "dedupe_key": _DEDUPE_KEY}
+    properties: JsonObject = {
+        "payload": payload,
+        "wait": _SHORT_WAIT_SCHEMA,
+        "dedupe_key": _DEDUPE_KEY_SCHEMA,
+    }
     return _object(properties, ["payload"] if needs_payload else [])
 
 
@@ -98,14 +102,13 @@ def output_schema(types: Iterable[type[Response]]) -> JsonObject:
     )
     schemas = [_without_texts(reference, components, _LEVELS) for reference in references]
     for answer in schemas:
-        answer["properties"]["left_out"] = LEFT_OUT_FIELD
+        answer["properties"]["left_out"] = LEFT_OUT_SCHEMA
     schema: JsonObject = schemas[0] if len(schemas) == 1 else {"type": "object", "anyOf": schemas}
     return schema
 
 
 def _without_texts(schema: Any, components: Mapping[str, Any], levels: int) -> Any:
-    """Return the schema without titles and descriptions, with this many levels of structs written out in it.
-    """
+    """Return the schema without titles and descriptions, with this many levels of structs written out."""
     if isinstance(schema, list):
         return [_without_texts(part, components, levels) for part in schema]
     if not isinstance(schema, dict):
@@ -118,8 +121,8 @@ def _without_texts(schema: Any, components: Mapping[str, Any], levels: int) -> A
     bare = {}
     for key, value in schema.items():
         if key == "properties":
-            properties = {name: part for name, part in value.items() if name not in LEFT_OUT}
+            properties = {name: part for name, part in value.items() if name not in OMITTED_FIELDS}
             bare[key] = {name: _without_texts(part, components, levels) for name, part in properties.items()}
-        elif key not in _LEFT_OUT_KEYS:
+        elif key not in _OMITTED_KEYS:
             bare[key] = _without_texts(value, components, levels)
     return bare

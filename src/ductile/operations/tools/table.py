@@ -1,4 +1,4 @@
-"""Which operations are tools of an agent, under which names, and what a client may assume about each.
+"""The operations that are tools of an agent, with their names and what a client may assume about each.
 
 One tool for each thing that an operator does, not one for each endpoint. Commands of plugins and pipelines
 are tools too: see `ductile.operations.tools.catalogue`.
@@ -30,15 +30,15 @@ class ToolRow(Value):
     """A tool: its operation, and how calls and answers of the tool differ from those of the operation."""
 
     operation: str
-    #: Whether it starts a job. The call then waits some time for the end of the job.
+    #: Whether the tool starts a job. A call then waits some time for the end of the job.
     starts_job: bool = False
-    #: Whether it ends or replaces something that no other call can restore.
+    #: Whether the tool ends or replaces something that no other call can restore.
     destructive: bool = False
     #: Whether a second call with the same arguments changes nothing more.
     idempotent: bool = False
-    #: Whether it changes nothing although its operation is not `read_only`.
+    #: Whether the tool changes nothing although its operation is not `read_only`.
     reads: bool = False
-    #: Largest answer, in characters.
+    #: The most characters of an answer.
     characters: int = ANSWER_CHARACTERS
     #: Names of fields that are left out of the answer, at any depth.
     omit: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class ToolRow(Value):
     fixed: Mapping[str, JsonValue] = field(default_factory=dict)
     #: Fields that the tool requires although the operation does not.
     required: tuple[str, ...] = ()
-    #: In place of the operation's summary.
+    #: Replaces the summary of the operation.
     summary: str = ""
 
 
@@ -122,41 +122,45 @@ def _without_passed_steps(report: PipelineTestReport) -> PipelineTestReport:
     return replace(report, cases=cases)
 
 
-def _explains(operation: str, *omit: str, **options: Any) -> ToolRow:
+def _short_tool(operation: str, *omit: str, **options: Any) -> ToolRow:
     """Return the row of a tool with a short answer."""
     return ToolRow(operation=operation, characters=SHORT_ANSWER_CHARACTERS, omit=frozenset(omit), **options)
 
 
-def _reads(operation: str, *omit: str, **options: Any) -> ToolRow:
+def _reading_tool(operation: str, *omit: str, **options: Any) -> ToolRow:
     """Return the row of a tool whose answer is without these fields."""
     return ToolRow(operation=operation, omit=frozenset(omit), **options)
 
 
 TOOLS: Mapping[str, ToolRow] = {
-    "last_night": _explains("system.digest"),
-    "what_changed": _explains("config.changes", "restorable", "event", "config"),
-    "status": _reads(
+    "last_night": _short_tool("system.digest"),
+    "what_changed": _short_tool("config.changes", "restorable", "event", "config"),
+    "status": _reading_tool(
         "system.status", *_DETAILS, "started_at", "submitted_by", "run_id", "step", "state", "config"
     ),
-    "doctor": _reads("system.doctor", shape=_problems_only, summary="Problems here, and how to fix them"),
-    "job_list": _reads("job.list", "execution", "attempt", "max_attempts", "started_at", "parent_job_id"),
-    "job_show": _reads("job.show", omit_below={"executions": _JOB_FIELDS}),
+    "doctor": _reading_tool(
+        "system.doctor", shape=_problems_only, summary="Problems here, and how to fix them"
+    ),
+    "job_list": _reading_tool(
+        "job.list", "execution", "attempt", "max_attempts", "started_at", "parent_job_id"
+    ),
+    "job_show": _reading_tool("job.show", omit_below={"executions": _JOB_FIELDS}),
     "job_wait": ToolRow(
         operation="job.wait", summary="Wait until a job has ended, and answer with its result"
     ),
-    "job_explain": _explains("job.explain", "executions", "compared", "config", "config_loaded_at"),
+    "job_explain": _short_tool("job.explain", "executions", "compared", "config", "config_loaded_at"),
     # The stdout of a plugin is its result.
-    "job_logs": _reads("job.logs", omit_below={"executions": _JOB_FIELDS | {"result"}}),
+    "job_logs": _reading_tool("job.logs", omit_below={"executions": _JOB_FIELDS | {"result"}}),
     "job_cancel": ToolRow(operation="job.cancel", destructive=True, idempotent=True),
     "job_cancel_many": ToolRow(operation="job.cancel_many", destructive=True, idempotent=True),
     "job_retry": ToolRow(operation="job.retry", starts_job=True),
     "job_retry_many": ToolRow(operation="job.retry_many"),
     "job_rerun": ToolRow(operation="job.rerun", starts_job=True),
     "run": ToolRow(operation="run.start", starts_job=True, summary="Run a plugin or a pipeline by its name"),
-    "run_explain": _explains("pipeline.explain", *(_DETAILS - {"created_at"}), "graph_kept", "kind"),
+    "run_explain": _short_tool("pipeline.explain", *(_DETAILS - {"created_at"}), "graph_kept", "kind"),
     "run_retry": ToolRow(operation="job.retry_from_step", starts_job=True),
-    "queue": _reads("queue.figures", summary="How many jobs wait and run, plugin by plugin"),
-    "tool_find": _reads(
+    "queue": _reading_tool("queue.figures", summary="How many jobs wait and run, plugin by plugin"),
+    "tool_find": _reading_tool(
         "tool.list",
         "output_schema",
         "starts_job",
@@ -166,39 +170,39 @@ TOOLS: Mapping[str, ToolRow] = {
         summary="Tools whose name or description has words of the query, the best first, with their "
         "arguments: for a command or pipeline among many",
     ),
-    "plugin_list": _reads("plugin.list"),
-    "plugin_show": _reads("plugin.show", "call"),
-    "plugin_stats": _reads("plugin.stats"),
+    "plugin_list": _reading_tool("plugin.list"),
+    "plugin_show": _reading_tool("plugin.show", "call"),
+    "plugin_stats": _reading_tool("plugin.stats"),
     "plugin_replay": ToolRow(
         operation="plugin.replay",
         fixed={"include_writes": False},
         summary="Run recorded requests of past jobs against a changed plugin: which answers differ",
     ),
-    "pipeline_list": _reads("pipeline.list"),
-    "pipeline_show": _reads("pipeline.show"),
-    "pipeline_test": _reads(
+    "pipeline_list": _reading_tool("pipeline.list"),
+    "pipeline_show": _reading_tool("pipeline.show"),
+    "pipeline_test": _reading_tool(
         "pipeline.test",
         "location",
         shape=_without_passed_steps,
         summary="What a changed pipeline would do with past runs, cases or a payload; no plugin is run. "
         "Without any of them: a dry run",
     ),
-    "schedule_list": _reads("schedule.list"),
-    "schedule_explain": _explains("schedule.explain"),
+    "schedule_list": _reading_tool("schedule.list"),
+    "schedule_explain": _short_tool("schedule.explain"),
     "schedule_pause": ToolRow(operation="schedule.pause", idempotent=True),
     "schedule_resume": ToolRow(operation="schedule.resume", idempotent=True),
     "schedule_run": ToolRow(operation="schedule.run", starts_job=True),
     "event_send": ToolRow(operation="event.send"),
-    "event_explain": _reads("event.explain"),
+    "event_explain": _reading_tool("event.explain"),
     "breaker_reset": ToolRow(operation="system.reset", idempotent=True),
-    "webhook_list": _reads("webhook.list"),
-    "delivery_list": _reads("webhook.deliveries"),
+    "webhook_list": _reading_tool("webhook.list"),
+    "delivery_list": _reading_tool("webhook.deliveries"),
     "delivery_resend": ToolRow(operation="webhook.resend"),
     "delivery_resend_many": ToolRow(operation="webhook.resend_many"),
-    "token_list": _reads("token.list", "file", "line", "variable", "previous_valid"),
-    "config_show": _reads("config.value"),
-    "config_diff": _reads("config.diff"),
-    "config_history": _reads("config.history", "config", "event"),
+    "token_list": _reading_tool("token.list", "file", "line", "variable", "previous_valid"),
+    "config_show": _reading_tool("config.value"),
+    "config_diff": _reading_tool("config.diff"),
+    "config_history": _reading_tool("config.history", "config", "event"),
     "config_plan": ToolRow(
         operation="config.plan_change",
         reads=True,

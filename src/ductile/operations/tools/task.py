@@ -16,15 +16,15 @@ from ductile.operations.jobs.query import FullJob
 from ductile.operations.response import Id, Timestamp
 from ductile.struct import Value, about
 
-#: The wait of a call that returns a task, and of one that asks for progress at once.
-MOMENT = timedelta(seconds=2)
+#: How long a call waits that returns a task, or that asks for progress at once.
+SHORT_WAIT = timedelta(seconds=2)
 #: Milliseconds between two requests for a task, by its age.
 _POLL_INTERVALS = ((timedelta(seconds=10), 1_000), (timedelta(minutes=2), 2_000))
 _LONGEST_POLL_INTERVAL = 5_000
 
 
 class TaskStatus(StrEnum):
-    """As the protocol defines them. A job that failed is a completed task: its result says so."""
+    """The statuses that the protocol defines. A job that failed is a completed task: its result says so."""
 
     WORKING = "working"
     #: Reserved for jobs that wait for an answer of a person.
@@ -77,7 +77,7 @@ def poll_interval(age: timedelta) -> int:
 
 
 class StepProgress(Value):
-    """How far a job is."""
+    """The progress of a job."""
 
     #: 1 more than the starts and ends of steps so far. For a job that is no run: of attempts.
     done: int

@@ -54,7 +54,7 @@ _APPLY = re.compile(rf"(?: && )?{_START}(?:apply|system reload|config lock)(?: -
 _ROLLBACK = re.compile(rf"{_START}config rollback(?: (?P<id>[0-9a-f]{{4,}}))?`?")
 
 
-def in_tool_words(text: str) -> str:
+def replace_cli_commands(text: str) -> str:
     """Return the text with calls of tools in place of commands that have a tool."""
     if "ductile " not in text and "--" not in text:
         return text
@@ -92,11 +92,11 @@ def _tool_call(match: re.Match[str]) -> str:
 
 def reword_error(error: DuctileError) -> DuctileError:
     """Return the same error object, with its message and hints in the words of tools."""
-    error.message = in_tool_words(error.message)
-    error.hint = None if error.hint is None else in_tool_words(error.hint)
+    error.message = replace_cli_commands(error.message)
+    error.hint = None if error.hint is None else replace_cli_commands(error.hint)
     if isinstance(error, ConfigError):
         error.problems = tuple(
-            replace(problem, hint=None if problem.hint is None else in_tool_words(problem.hint))
+            replace(problem, hint=None if problem.hint is None else replace_cli_commands(problem.hint))
             for problem in error.problems
         )
     return error

@@ -46,7 +46,7 @@ class InvalidSignatureError(DeniedError):
 
 
 class WebhookReceived(Value):
-    """The reply to a sender, with fields of the job, run or event that was started."""
+    """The response to a sender, with fields of the job, run or event that was started."""
 
     message: str
     job_id: str | UnsetType | None = UNSET
@@ -60,11 +60,11 @@ class WebhookReceived(Value):
     type: str | UnsetType = UNSET
     started: Any = UNSET
     dropped: Any = UNSET
-    #: The text that Slack expects in the reply when it checks the URL.
+    #: The text that Slack expects in the response when it checks the URL.
     challenge: Any = UNSET
 
 
-async def receive(
+async def receive_webhook(
     context: OperationContext, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes
 ) -> WebhookReceived:
     """Verify a request and submit what the endpoint starts. `headers` have lower-case names.
@@ -80,7 +80,7 @@ async def receive(
     delivery = delivery_id(scheme, headers, body, payload)
     plugin_headers = safe_headers(headers, scheme)
     # Delivery ids belong to the path: a name can be given to another endpoint, with another sender.
-    source = Source(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name, owner=endpoint.path)
+    source = Source(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name, key_owner=endpoint.path)
     context = replace(context, source=source)
     event_type = f"webhook.{endpoint.name}"
     fields: dict[str, Any] = {"delivery_id": delivery, "traceparent": headers.get("traceparent")}

@@ -29,7 +29,7 @@ from ductile.struct import Value, about
 
 
 class ListedEndpoint(Value):
-    """Of `plugin`, `pipeline` and `event` one is set: what the endpoint starts."""
+    """An endpoint. It starts a `plugin`, a `pipeline` or an `event`; the other two are None."""
 
     name: str
     path: str
@@ -114,10 +114,10 @@ def target_fields(target: WebhookTarget) -> dict[str, str | None]:
 
 async def _changes_on_disk(context: OperationContext, in_force: Snapshot) -> EndpointChanges | None:
     """Return how the endpoints on disk differ from those in force; None if they do not or no daemon runs."""
-    if context.load is None:
+    if context.load_from_disk is None:
         return None
     try:
-        new = await asyncio.to_thread(context.load)
+        new = await asyncio.to_thread(context.load_from_disk)
     except ConfigError as error:
         return EndpointChanges(error=error.message)
     before = {endpoint.name: endpoint for endpoint in in_force.webhooks}
@@ -177,8 +177,10 @@ class DeliveryResent(Response):
 
 async def list_deliveries(context: OperationContext, request: ListDeliveries) -> DeliveryPage:
     """Return a page of deliveries, newest first."""
-    where = DeliveryFilter(job_id=await resolve_filter(context, request.job_id), status=request.status)
-    page = await context.store.list_deliveries(where, limit=request.limit, cursor=request.cursor)
+    delivery_filter = DeliveryFilter(
+        job_id=await resolve_filter(context, request.job_id), status=request.status
+    )
+    page = await context.store.list_deliveries(delivery_filter, limit=request.limit, cursor=request.cursor)
     return DeliveryPage(
         deliveries=tuple(from_record(ListedDelivery, row, url=redact_url(row.url)) for row in page.rows),
         next_cursor=page.next_cursor,

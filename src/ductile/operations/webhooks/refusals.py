@@ -1,4 +1,4 @@
-"""How many requests each webhook endpoint has refused since the daemon started, and why the latest."""
+"""Counts the requests that each webhook endpoint refused since the daemon started; keeps the last reason."""
 
 from __future__ import annotations
 
