@@ -115,7 +115,7 @@ async def fire(scene: Scene) -> None:
 
 async def deliver(scene: Scene) -> None:
     later = scene.clock.now + timedelta(minutes=1)
-    taken = await scene.store.claim_deliveries(DeliveryCapacity(all=3, each=3), retry_at=later)
+    taken = await scene.store.claim_deliveries(DeliveryCapacity(total=3, per_receiver=3), retry_at=later)
     for delivery in taken.deliveries:
         await scene.store.report_delivery(
             DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(http_status=200))

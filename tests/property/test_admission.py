@@ -16,7 +16,7 @@ caps = st.builds(
     Caps,
     workers=st.integers(0, 8),
     plugins=st.dictionaries(names, st.integers(0, 5), max_size=4),
-    only=st.none() | st.frozensets(names),
+    claimable=st.none() | st.frozensets(names),
 )
 runnings = st.dictionaries(names, st.integers(0, 3))
 
@@ -52,7 +52,7 @@ def test_never_above_a_cap(queue: list[str], running: dict[str, int], limits: Ca
         assert counts.total() <= limits.workers
     for plugin in {queue[place] for place in order}:
         assert counts[plugin] <= limits.of(plugin)
-        assert limits.only is None or plugin in limits.only
+        assert limits.claimable is None or plugin in limits.claimable
 
 
 @given(queues, runnings, runnings, caps)
@@ -65,7 +65,7 @@ def test_workers_are_of_a_node_and_caps_of_plugins_of_all(
         assert sum(running.values()) + new.total() <= limits.workers
     for plugin in new:
         assert running.get(plugin, 0) + elsewhere.get(plugin, 0) + new[plugin] <= limits.of(plugin)
-    if limits.only is None and not limits.plugins:
+    if limits.claimable is None and not limits.plugins:
         # Without caps of plugins, what runs elsewhere takes no worker of this node.
         assert order == started(queue, running, limits)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.conditions import KEYS, json_objects, paths, scopes
-from ductile.core.expressions.baggage import BaggageError, BaggageItem, apply_claims
+from ductile.core.expressions.baggage import BaggageError, BaggageItem, add_baggage
 from ductile.core.expressions.operators import json_equal
 from ductile.core.expressions.paths import EvalContext, look_up
 from ductile.core.json import JsonObject, JsonValue
@@ -80,7 +80,7 @@ def test_claimed_baggage_is_there_and_can_be_claimed_again(
             assert isinstance(kept, dict)
             assert isinstance(found, dict)
             assert all(json_equal(kept[key], value) for key, value in found.items())
-    assert json_equal(apply_claims(wanted[-1:], made, scope), made)
+    assert json_equal(add_baggage(wanted[-1:], made, scope), made)
 
 
 @given(claims, json_objects, scopes)
@@ -102,6 +102,6 @@ def test_claims_are_the_same_after_a_round_trip_through_the_store(
 def attempted(wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext) -> JsonObject | str:
     """The baggage, or why there is none."""
     try:
-        return apply_claims(wanted, inherited, scope)
+        return add_baggage(wanted, inherited, scope)
     except BaggageError as error:
         return str(error)

@@ -12,22 +12,22 @@ from ductile.core.jobs.failures import (
     Breaker,
     BreakerPolicy,
     BreakerReason,
-    BreakerSignal,
+    BreakerResult,
     BreakerState,
     breaker_after_job,
     breaker_change_reason,
 )
 from ductile.struct import replace
 
-verdicts = st.sampled_from(BreakerSignal)
+verdicts = st.sampled_from(BreakerResult)
 policies = st.builds(BreakerPolicy, threshold=st.integers(1, 6))
 #: What can happen to a breaker: a job ends, or (once open) a probe begins or ends.
 happenings = st.lists(st.tuples(st.sampled_from(["job", "probe", "probe ends"]), verdicts), max_size=30)
 
 
 def fold(
-    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
-) -> list[tuple[str, BreakerSignal, Breaker, Breaker]]:
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
+) -> list[tuple[str, BreakerResult, Breaker, Breaker]]:
     breaker, history = Breaker(), []
     for number, (kind, verdict) in enumerate(steps):
         now = START + timedelta(minutes=number)
@@ -44,13 +44,13 @@ def fold(
 
 @given(policies, st.lists(verdicts, max_size=20))
 def test_it_opens_at_so_many_failures_in_a_row_and_not_before(
-    policy: BreakerPolicy, row: list[BreakerSignal]
+    policy: BreakerPolicy, row: list[BreakerResult]
 ) -> None:
     failures, opened = 0, False
     for _, verdict, _, after in fold(policy, [("job", verdict) for verdict in row]):
-        if verdict is BreakerSignal.SUCCESS:
+        if verdict is BreakerResult.SUCCESS:
             failures, opened = 0, False
-        elif verdict is BreakerSignal.FAILURE:
+        elif verdict is BreakerResult.FAILURE:
             failures += 1
             opened = opened or failures >= policy.threshold
         assert (after.state is BreakerState.OPEN) == opened
@@ -59,29 +59,29 @@ def test_it_opens_at_so_many_failures_in_a_row_and_not_before(
 
 @given(policies, happenings)
 def test_a_success_always_closes_and_forgets(
-    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
     for _, verdict, _, after in fold(policy, steps):
-        if verdict is BreakerSignal.SUCCESS:
+        if verdict is BreakerResult.SUCCESS:
             assert (after.state, after.failures) == (BreakerState.CLOSED, 0)
             assert (after.opened_at, after.probe_job_id) == (None, None)
 
 
 @given(policies, happenings)
 def test_half_open_is_exactly_one_probe(
-    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
     """The probe decides; the failure of another job does not."""
     for job_id, verdict, before, after in fold(policy, steps):
         assert (after.state is BreakerState.HALF_OPEN) == (after.probe_job_id is not None)
-        if before.state is BreakerState.HALF_OPEN and verdict is not BreakerSignal.SUCCESS:
+        if before.state is BreakerState.HALF_OPEN and verdict is not BreakerResult.SUCCESS:
             decided = job_id == before.probe_job_id
             assert after.state is (BreakerState.OPEN if decided else BreakerState.HALF_OPEN)
 
 
 @given(policies, happenings)
 def test_a_breaker_that_reopens_starts_a_new_cooldown(
-    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
     for _, _, before, after in fold(policy, steps):
         if before.state is not BreakerState.OPEN and after.state is BreakerState.OPEN:
@@ -93,21 +93,21 @@ def test_a_breaker_that_reopens_starts_a_new_cooldown(
 
 @given(policies, happenings)
 def test_every_change_has_its_reason_and_nothing_else_has(
-    policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
     for _, verdict, before, after in fold(policy, steps):
         reason = breaker_change_reason(before, after)
         assert (reason is None) == (before.state is after.state)
         expected = {
-            BreakerSignal.SUCCESS: BreakerReason.SUCCESS,
-            BreakerSignal.FAILURE: BreakerReason.FAILURE_THRESHOLD,
-            BreakerSignal.NONE: BreakerReason.PROBE_WITHOUT_VERDICT,
+            BreakerResult.SUCCESS: BreakerReason.SUCCESS,
+            BreakerResult.FAILURE: BreakerReason.FAILURE_THRESHOLD,
+            BreakerResult.NONE: BreakerReason.PROBE_WITHOUT_VERDICT,
         }
         assert reason in (None, expected[verdict])
 
 
 @given(policies, happenings)
-def test_no_verdict_teaches_nothing(policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]) -> None:
+def test_no_verdict_teaches_nothing(policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]) -> None:
     for job_id, verdict, before, after in fold(policy, steps):
-        if verdict is BreakerSignal.NONE and before.probe_job_id != job_id:
+        if verdict is BreakerResult.NONE and before.probe_job_id != job_id:
             assert after == before

@@ -16,11 +16,11 @@ from ductile.core.jobs.settlement import WebhookState
 from ductile.core.webhooks.deliveries import (
     MAX_DELIVERY_DELAY,
     DeliveryAttempt,
+    includes_state,
     may_attempt,
     merge_subscriptions,
     next_attempt,
     parse_retry_after,
-    wants,
 )
 
 GONE = 410
@@ -120,5 +120,5 @@ def test_a_new_job_reports_every_wanted_state_once_to_each_url(
     assert [each.url for each in merged[:1]] == [each.url for each in given_ones[:1]]
     for url in {each.url for each in given_ones}:
         for state in WebhookState:
-            wanted = any(each.url == url and wants(each.events, state) for each in given_ones)
-            assert any(each.url == url and wants(each.events, state) for each in merged) == wanted
+            wanted = any(each.url == url and includes_state(each.events, state) for each in given_ones)
+            assert any(each.url == url and includes_state(each.events, state) for each in merged) == wanted

@@ -25,7 +25,7 @@ health = st.dictionaries(names, st.sampled_from(ReceiverHealth), max_size=400)
 def filled(due: list[str], known: dict[str, ReceiverHealth], busy: Counter[str]) -> Counter[str]:
     """Everything given out that there is room for, with as much due to each as it can take."""
     slots = SlotAllocator(
-        left=MAX_IN_FLIGHT - busy.total(),
+        free=MAX_IN_FLIGHT - busy.total(),
         per_receiver=MAX_PER_RECEIVER,
         busy=busy,
         health=known,
@@ -78,7 +78,7 @@ def test_no_more_than_there_are(
 
 @given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER)))
 def test_a_receiver_with_no_delivery_in_flight_comes_first(due: list[str], busy: dict[str, int]) -> None:
-    slots = SlotAllocator(left=1, per_receiver=1, busy=busy, health={}, limits={})
+    slots = SlotAllocator(free=1, per_receiver=1, busy=busy, health={}, limits={})
     served = [receiver in busy for receiver in slots.idle_first(due)]
     assert served == sorted(served)
     assert [each for each in slots.idle_first(due) if each not in busy] == [
@@ -95,7 +95,7 @@ def test_an_answer_in_time_is_prompt(status: int | None, took: timedelta) -> Non
 
 def test_without_a_share_the_room_of_each_counts() -> None:
     slots = SlotAllocator(
-        left=9,
+        free=9,
         per_receiver=3,
         busy={"a": 1},
         health={},

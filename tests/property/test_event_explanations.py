@@ -15,7 +15,7 @@ from builders.pipelines import claiming, policy_of, uses
 from builders.plugins import a_plugin
 from ductile.core.events.explain import StartOutcome, TargetExplanation, TargetKind, explain_event
 from ductile.core.events.model import EventRoute, Hook, IndexedEvent
-from ductile.core.events.routing import EventProducer, HookInput, fan_out, fire_hooks
+from ductile.core.events.routing import EventProducer, JobEnding, fan_out, fire_hooks
 from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
 from ductile.core.policy import Policy
 from ductile.offline import open_offline
@@ -167,7 +167,7 @@ def test_the_explanation_of_a_hook_is_what_the_end_of_a_job_starts(
 ) -> None:
     policy = compiled(written, [], notify)
     status, timed_out = ENDINGS[hook]
-    ending = HookInput(status=status, timed_out=timed_out, error=None, attempt=1, duration=START - START)
+    ending = JobEnding(status=status, timed_out=timed_out, error=None, attempt=1, duration=START - START)
     plugin, command = ("pipeline", source) if source == "flow0" else (source, "handle")
     job = a_job(plugin, command, status=JobStatus.RUNNING, hops=hops, submitted_by=SubmittedBy.API)
     fired = fire_hooks(job, ending, {}, policy, START, some_rng())

@@ -13,8 +13,8 @@ from ductile.core.json_shapes import (
     breaks_reference,
     closest_changes,
     compare_shapes,
+    format_path,
     likely_rename,
-    written_path,
 )
 
 names = st.text(alphabet="abcdef", min_size=1, max_size=3)
@@ -102,7 +102,7 @@ def test_lists_are_compared_by_their_items() -> None:
     before: JsonValue = {"items": [{"id": 1, "name": "a"}, {"id": 2, "name": "b", "note": "x"}]}
     now: JsonValue = {"items": [{"id": "1", "title": "a"}]}
     changes = compare_shapes(before, now, ("payload",))
-    assert {(written_path(change.path), change.kind, change.before, change.now) for change in changes} == {
+    assert {(format_path(change.path), change.kind, change.before, change.now) for change in changes} == {
         ("payload.items[].id", FieldChangeKind.TYPE_CHANGED, "number", "text"),
         ("payload.items[].name", FieldChangeKind.REMOVED, "text", None),
         ("payload.items[].note", FieldChangeKind.REMOVED, "text", None),

@@ -25,7 +25,7 @@ GROUPS = st.lists(st.builds(JobGroup, plugin=PLUGINS, node=st.none() | NODES, he
 def test_each_group_is_held_released_or_ended_by_what_nodes_may_run(
     groups: list[JobGroup], offers: list[NodeOffer]
 ) -> None:
-    placement = decide_placement(groups, offers, now=START, longest=LONGEST)
+    placement = decide_placement(groups, offers, now=START, max_hold=LONGEST)
     for group in groups:
         may_run = any(
             group.node in (None, offer.name)
@@ -41,7 +41,7 @@ def test_each_group_is_held_released_or_ended_by_what_nodes_may_run(
 
 @given(GROUPS)
 def test_the_only_daemon_runs_every_job(groups: list[JobGroup]) -> None:
-    placement = decide_placement(groups, None, now=START, longest=LONGEST)
+    placement = decide_placement(groups, None, now=START, max_hold=LONGEST)
     assert placement.hold == placement.expire == ()
     assert set(placement.release) == {group for group in groups if group.held_since is not None}
 
@@ -50,8 +50,8 @@ def test_the_only_daemon_runs_every_job(groups: list[JobGroup]) -> None:
 def test_a_node_more_never_holds_or_ends_a_job(
     groups: list[JobGroup], offers: list[NodeOffer], more: list[NodeOffer]
 ) -> None:
-    before = decide_placement(groups, offers, now=START, longest=LONGEST)
-    after = decide_placement(groups, [*offers, *more], now=START, longest=LONGEST)
+    before = decide_placement(groups, offers, now=START, max_hold=LONGEST)
+    after = decide_placement(groups, [*offers, *more], now=START, max_hold=LONGEST)
     assert set(after.hold) <= set(before.hold)
     assert set(after.expire) <= set(before.expire)
     assert set(after.release) >= set(before.release)

@@ -15,8 +15,8 @@ from ductile.core.schedules.admission import (
     OVERDUE_AFTER,
     Admitted,
     FireView,
+    ObservedSchedule,
     ScheduleCause,
-    ScheduleFacts,
     StartConditions,
     decide_admission,
     decide_cause,
@@ -53,7 +53,7 @@ views = st.builds(
     deferred=st.booleans(),
 )
 situations = st.builds(
-    ScheduleFacts,
+    ObservedSchedule,
     now=st.just(START),
     enabled=st.booleans(),
     refused=st.booleans(),
@@ -69,7 +69,7 @@ situations = st.builds(
 
 
 @given(situations)
-def test_a_schedule_without_obstacle_would_start(facts: ScheduleFacts) -> None:
+def test_a_schedule_without_obstacle_would_start(facts: ObservedSchedule) -> None:
     """If no obstacle is reported, the scheduler would start the run."""
     cause = decide_cause(facts)
     if cause in WELL:
@@ -83,7 +83,7 @@ def test_a_schedule_without_obstacle_would_start(facts: ScheduleFacts) -> None:
 
 
 @given(situations)
-def test_the_reason_of_a_skip_is_the_cause(facts: ScheduleFacts) -> None:
+def test_the_reason_of_a_skip_is_the_cause(facts: ObservedSchedule) -> None:
     """The words of the ledger and of the explanation are the same."""
     cause = decide_cause(facts)
     if cause not in STANDING and facts.conditions is not None:
@@ -92,7 +92,7 @@ def test_the_reason_of_a_skip_is_the_cause(facts: ScheduleFacts) -> None:
 
 
 @given(situations)
-def test_removing_the_cause_leads_on_to_another(facts: ScheduleFacts) -> None:
+def test_removing_the_cause_leads_on_to_another(facts: ObservedSchedule) -> None:
     """An obstacle that was dealt with is not named again."""
     mended = {
         ScheduleCause.PLUGIN_DISABLED: {"enabled": True},
@@ -112,7 +112,7 @@ def test_removing_the_cause_leads_on_to_another(facts: ScheduleFacts) -> None:
 
 
 FREE = FireView(previous_live=False, outstanding=0, breaker=None)
-FINE = ScheduleFacts(
+FINE = ObservedSchedule(
     now=START,
     enabled=True,
     refused=False,

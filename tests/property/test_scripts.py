@@ -108,7 +108,7 @@ def test_without_a_shells_syntax_no_shell_runs(
     run: str | list[str], argv: tuple[str, ...], program: str
 ) -> None:
     line = read_command(run)
-    assert (line.argv, line.program, line.by_shell) == (argv, program, False)
+    assert (line.argv, line.program, line.needs_shell) == (argv, program, False)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_without_a_shells_syntax_no_shell_runs(
 def test_a_shell_runs_a_text_with_its_syntax(run: str, program: str | None) -> None:
     line = read_command(run)
     assert line.argv == ("/bin/sh", "-c", run)
-    assert line.by_shell
+    assert line.needs_shell
     assert line.program == program
 
 
@@ -146,7 +146,7 @@ def test_reading_a_command_never_fails_in_another_way(run: str) -> None:
     except ValueError:
         assert not run.strip() or "\0" in run
     else:
-        assert line.argv == ("/bin/sh", "-c", run) if line.by_shell else line.argv == tuple(run.split())
+        assert line.argv == ("/bin/sh", "-c", run) if line.needs_shell else line.argv == tuple(run.split())
 
 
 @given(st.lists(st.text(), min_size=1), st.text(), st.floats(min_value=0.1, max_value=1e6))

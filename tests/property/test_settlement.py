@@ -184,7 +184,7 @@ def test_only_the_schedulers_ended_jobs_move_a_breaker(view: SettleView, outcome
 
 @given(views, outcomes)
 def test_every_outcome_makes_a_state_webhook_or_none_does(view: SettleView, outcome: Outcome) -> None:
-    assert (decided(view, outcome).callback is None) == (view.job.callback is None)
+    assert (decided(view, outcome).state_change is None) == (view.job.callback is None)
 
 
 @given(views, outcomes)

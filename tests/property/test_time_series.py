@@ -40,7 +40,7 @@ def test_counts_are_exact_or_estimated_to_the_whole(counts: list[PluginCount], m
     """A span of which all executions were counted is exact; else the total is that of the log."""
     counted = sum(each.executions for each in counts)
     total = counted + (missing if counts else 0)
-    point = summarise_span(SpanSample(at=NOW, counted=tuple(counts), total=total, times=()))
+    point = summarise_span(SpanSample(at=NOW, counts=tuple(counts), total=total, times=()))
     assert point.executions == total
     assert point.sampled == (total > counted)
-    assert summarise_span(SpanSample(at=NOW, counted=(), total=0, times=())).executions == 0
+    assert summarise_span(SpanSample(at=NOW, counts=(), total=0, times=())).executions == 0

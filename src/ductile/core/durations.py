@@ -1,7 +1,7 @@
 """Durations and sizes as they are written in configurations: `1h30m`, `daily`, `64KB`.
 
-Strict: a number without a unit, a fraction or a unit out of order is refused with a message that shows what
-to write, because `timeout: 5` could mean minutes or seconds.
+Parsing is strict: a number without a unit, a fraction or a unit out of order is refused with a message that
+shows what to write, because `timeout: 5` could mean minutes or seconds.
 """
 
 from __future__ import annotations

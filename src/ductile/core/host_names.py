@@ -36,19 +36,21 @@ def is_loopback_listener(listen: str) -> bool:
     return is_loopback_host(host_of(listen) or "")
 
 
-def is_meant_for(host: str | None, origin: str | None, *listens: str) -> bool:
+def is_meant_for(host: str | None, origin: str | None, *listen_addresses: str) -> bool:
     """Return whether the headers `Host` and `Origin` name loopback or one of these listen addresses.
 
     An absent header is accepted, because browsers always send them.
     """
-    if host is not None and not _is_ours(host, listens):
+    if host is not None and not _is_own_address(host, listen_addresses):
         return False
     if origin is None:
         return True
     page = _ORIGIN.fullmatch(origin.strip())
-    return page is not None and _is_ours(page["authority"], listens)
+    return page is not None and _is_own_address(page["authority"], listen_addresses)
 
 
-def _is_ours(authority: str, listens: tuple[str, ...]) -> bool:
+def _is_own_address(authority: str, listen_addresses: tuple[str, ...]) -> bool:
     host = host_of(authority)
-    return host is not None and (is_loopback_host(host) or host in {host_of(listen) for listen in listens})
+    return host is not None and (
+        is_loopback_host(host) or host in {host_of(listen) for listen in listen_addresses}
+    )

@@ -9,7 +9,7 @@ from random import Random
 from ductile.core.timestamps import EPOCH
 
 _MILLISECOND = timedelta(milliseconds=1)
-#: The digit with the variant: two fixed bits and two random bits, by a random digit.
+#: The digit of a UUID that has its variant, two fixed bits and two random ones, for each random digit.
 _VARIANT = {digit: "89ab"[number % 4] for number, digit in enumerate("0123456789abcdef")}
 
 

@@ -49,10 +49,10 @@ class FieldChange(Value):
 
     @property
     def name(self) -> str:
-        return written_path(self.path)
+        return format_path(self.path)
 
 
-def written_path(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Return a path as text: `payload.items[].name`."""
     return ".".join(path).replace(f".{ITEM}", ITEM)
 

@@ -31,7 +31,7 @@ class PluginPolicy(Value):
     retry: RetryPolicy = RetryPolicy()
     breaker: BreakerPolicy = BreakerPolicy()
     facts: tuple[FactRule, ...] = ()
-    #: By schedule id: the end of a scheduled run decides the next occurrence.
+    #: The rules of its schedules, by id: with them the end of a scheduled run decides the next occurrence.
     schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
     #: Whether the end of its root jobs fires hooks.
     notify_on_complete: bool = False
@@ -54,7 +54,7 @@ class FailureReceiver(Value):
     plugin: str = ""
     command: str = "handle"
     #: Whether it accepts jobs now. Failures are kept until it does.
-    accepts: bool = True
+    accepts_jobs: bool = True
 
 
 class Policy(Value):

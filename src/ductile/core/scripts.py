@@ -1,4 +1,4 @@
-"""Scripts: how a command line is read, how its process gets the payload, and which failures are retried.
+"""Scripts: read a command line, pass the payload to its process, and decide which failures are retried.
 
 A script is a program that knows nothing of Ductile's protocol. Its payload is in its environment and on its
 stdin, never in the text that a shell reads.
@@ -19,9 +19,9 @@ EXEC_PLUGIN = "exec"
 SHELL = "/bin/sh"
 PAYLOAD_VARIABLE = "DUCTILE_PAYLOAD"
 KEY_PREFIX = "PAYLOAD_"
-#: Bytes of one variable. Linux ends at 128 KiB, with the name.
+#: The most bytes of one variable. Linux allows 128 KiB, including the name.
 MAX_VARIABLE = 100_000
-#: Bytes of all variables that are made of one payload: a quarter of the usual limit of the system.
+#: The most bytes of all variables of one payload: a quarter of the usual limit of the system.
 MAX_VARIABLES = 500_000
 #: The exit status by which a program declares that a retry cannot help: EX_CONFIG of sysexits.h.
 EXIT_CONFIG = 78
@@ -59,7 +59,7 @@ class CommandLine(Value):
 
     argv: tuple[str, ...]
     program: str | None
-    by_shell: bool = False
+    needs_shell: bool = False
 
 
 def read_command(run: str | Sequence[str]) -> CommandLine:
@@ -78,7 +78,7 @@ def read_command(run: str | Sequence[str]) -> CommandLine:
         raise ValueError("it names no program")
     if not _SHELL_SYNTAX.search(run) and words[0] not in _BUILTINS:
         return CommandLine(argv=tuple(words), program=words[0])
-    return CommandLine(argv=(SHELL, "-c", run), program=_first_program(run), by_shell=True)
+    return CommandLine(argv=(SHELL, "-c", run), program=_first_program(run), needs_shell=True)
 
 
 def _first_program(text: str) -> str | None:
@@ -141,11 +141,11 @@ def script_environment(payload: JsonObject, encoded: bytes) -> Mapping[str, str]
 
 
 class RetryRule(Value):
-    """Which failures of a script are retried. `statuses` of None: all but exit status 78."""
+    """The exit statuses after which a script is retried; `statuses` of None: all but 78."""
 
     statuses: frozenset[int] | None = None
 
-    def retries(self, exit_code: int | None) -> bool:
+    def should_retry(self, exit_code: int | None) -> bool:
         """Return whether a failure is retried. A failure without exit status, such as a timeout, has None."""
         if self.statuses is None:
             return exit_code != EXIT_CONFIG

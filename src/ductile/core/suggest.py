@@ -1,4 +1,4 @@
-"""Did-you-mean hints for the whole program. Costs nothing to import: the command line starts with it."""
+"""Did-you-mean hints for the whole program. It imports little, because the command line starts with it."""
 
 from __future__ import annotations
 

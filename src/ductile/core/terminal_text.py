@@ -19,7 +19,7 @@ _ONE_BYTE = 0xFF
 
 def escape_controls(text: str) -> str:
     r"""Return the text with unsafe characters other than line breaks as `\x1b` or `\u202e`."""
-    return text if text.isprintable() else _UNSAFE.sub(_written_out, text)
+    return text if text.isprintable() else _UNSAFE.sub(_escape, text)
 
 
 def escape_in_json(text: str) -> str:
@@ -31,9 +31,9 @@ def escape_in_json(text: str) -> str:
 
 def escape_beyond_ascii(text: str) -> str:
     """Return the text with unsafe non-ASCII characters escaped, for text with escape sequences of Ductile."""
-    return text if text.isascii() else _BEYOND_ASCII.sub(_written_out, text)
+    return text if text.isascii() else _BEYOND_ASCII.sub(_escape, text)
 
 
-def _written_out(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code <= _ONE_BYTE else f"\\u{code:04x}"

@@ -13,7 +13,7 @@ _WORD = re.compile(r"[^\W_]+")
 _SHORTEST_STEM = 4
 _EQUAL, _SIMILAR = 2, 1
 #: A word in the first field of a document, its name, counts this many times as much.
-_IN_NAME = 3
+_NAME_WEIGHT = 3
 
 
 def rank_by_words(query: str, documents: Iterable[tuple[T, Sequence[str]]]) -> list[T]:
@@ -26,7 +26,7 @@ def rank_by_words(query: str, documents: Iterable[tuple[T, Sequence[str]]]) -> l
     matches = []
     for value, texts in documents:
         weighted_words = [
-            (word, 1 if index else _IN_NAME) for index, text in enumerate(texts) for word in _words(text)
+            (word, 1 if index else _NAME_WEIGHT) for index, text in enumerate(texts) for word in _words(text)
         ]
         # For each word of the query, how well the best word of the document matches it.
         scores = [

@@ -287,7 +287,7 @@ class Dispatcher:
             caps = Caps(workers=snapshot.max_workers, plugins=plugin_caps)
             if self._store.cluster is not None:
                 plugins = frozenset((*plugins_run_here(snapshot), EXEC_PLUGIN))
-                caps = replace(caps, only=plugins, node=node_name(snapshot))
+                caps = replace(caps, claimable=plugins, node=node_name(snapshot))
             self._caps_cache = (snapshot, caps)
         caps = self._caps_cache[1]
         paused = dict.fromkeys((*self._init_jobs, *self._paused_plugins), 0)

@@ -345,7 +345,7 @@ class Engine:
         policy = self.snapshot().policy
         receiver = policy.on_failure
         if receiver is not None and receiver.plugin in self.draining:
-            policy = replace(policy, on_failure=replace(receiver, accepts=False))
+            policy = replace(policy, on_failure=replace(receiver, accepts_jobs=False))
         return await self._deps.store.send_failure_notice(policy)
 
     async def _stop_cancelled(self, job_id: str) -> None:

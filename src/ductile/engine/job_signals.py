@@ -97,9 +97,9 @@ class JobSignals:
             )
         routed = {child.source_event_id for child in settlement.children}
         routed |= {run.event.id for run in settlement.runs}
-        for outgoing in settlement.events:
-            if outgoing.event.id not in routed and job.run_id is None:
-                self._emit(Signal.EVENT_UNROUTED, job, event_type=outgoing.event.type)
+        for indexed_event in settlement.events:
+            if indexed_event.event.id not in routed and job.run_id is None:
+                self._emit(Signal.EVENT_UNROUTED, job, event_type=indexed_event.event.type)
         self.submitted(result.started, parent=job.id)
         self.ended(result.ended)
 

@@ -51,8 +51,8 @@ class Placer:
         # The heartbeat has an older offer of this node.
         self._offers = (own, *(offer for offer in heartbeat.offers if offer.name != own.name))
         is_leader = self._is_leader()
-        offers, longest = (self._offers, self._longest_hold) if is_leader else ((own,), timedelta.max)
-        placement = decide_placement(heartbeat.groups, offers, now=self._clock.now(), longest=longest)
+        offers, max_hold = (self._offers, self._max_hold) if is_leader else ((own,), timedelta.max)
+        placement = decide_placement(heartbeat.groups, offers, now=self._clock.now(), max_hold=max_hold)
         if placement.release or (is_leader and placement):
             self._requested.set()
 
@@ -68,7 +68,7 @@ class Placer:
         """Release every held job: this store is for one daemon now, which runs all of them."""
         more = True
         while more:
-            result = await self._store.place_jobs(None, self._snapshot().policy, longest=self._longest_hold)
+            result = await self._store.place_jobs(None, self._snapshot().policy, max_hold=self._max_hold)
             more = result.more
 
     async def _place(self) -> None:
@@ -80,7 +80,7 @@ class Placer:
             result = await self._store.place_jobs(
                 self._offers if is_leader else (self._own_offer(),),
                 self._snapshot().policy,
-                longest=self._longest_hold,
+                max_hold=self._max_hold,
                 release_only=not is_leader,
             )
             _add(held, result.held)
@@ -97,7 +97,7 @@ class Placer:
         return NodeOffer(name=node_name(snapshot), plugins=frozenset(plugins_run_here(snapshot)))
 
     @property
-    def _longest_hold(self) -> timedelta:
+    def _max_hold(self) -> timedelta:
         return self._snapshot().service.dedupe_ttl
 
 

@@ -129,7 +129,7 @@ def _working_directory(settings: PluginSettings, directory: Path) -> Path:
 
 def _find_program(line: CommandLine, cwd: Path, directory: Path, search_path: str | None) -> _Program:
     """Return the command line, with an absolute path if it names its program by a path."""
-    if line.by_shell:
+    if line.needs_shell:
         # A shell looks for a relative path in its working directory only.
         return _Program(argv=line.argv, file=None if line.program is None else cwd / line.program)
     word = line.argv[0]

@@ -110,7 +110,7 @@ def _has_secrets(updates: JsonValue) -> bool:
 
 
 def _retries(rule: RetryRule, evidence: Evidence) -> bool:
-    return rule.statuses is None or rule.retries(evidence.exit_code)
+    return rule.statuses is None or rule.should_retry(evidence.exit_code)
 
 
 def _interpret_result(result: ProcessResult, script: Script | None) -> Interpretation:

@@ -102,9 +102,9 @@ class OwnJobs(Store):
     async def count_jobs(self, where: JobFilter, *, limit: int) -> int:
         return await self.whole.count_jobs(replace(where, token=self.token), limit=limit)
 
-    async def short_payloads(self, job_ids: Sequence[str], *, longest: int) -> Mapping[str, ShortPayload]:
+    async def short_payloads(self, job_ids: Sequence[str], *, max_length: int) -> Mapping[str, ShortPayload]:
         own = [job_id for job_id in job_ids if await self._is_own(job_id)]
-        return await self.whole.short_payloads(own, longest=longest)
+        return await self.whole.short_payloads(own, max_length=max_length)
 
     async def latest_with_key(self, plugin: str, command: str, dedupe_key: str) -> Job | None:
         return self._if_own(await self.whole.latest_with_key(plugin, command, dedupe_key))

@@ -71,7 +71,7 @@ async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
     """A URL may hold secrets; its receiver is scheme, host and port."""
     await accept(store, a_new_job(callback=CALLBACK))
     await run_next(store, ok())
-    taken = await store.claim_deliveries(DeliveryCapacity(all=10, each=10), retry_at=clock() + DAY)
+    taken = await store.claim_deliveries(DeliveryCapacity(total=10, per_receiver=10), retry_at=clock() + DAY)
     (first,) = taken.deliveries
     assert (await store.recent_failures(since=clock() - DAY)).receivers == ()
     await store.report_delivery(
@@ -83,7 +83,7 @@ async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
     assert (troubled.receiver, troubled.waiting, troubled.dropped) == ("https://example.com:443", 1, 0)
     assert "sesame" not in repr(troubled)
     clock.advance(days=1)
-    await store.claim_deliveries(DeliveryCapacity(all=1, each=1), retry_at=clock() + DAY)
+    await store.claim_deliveries(DeliveryCapacity(total=1, per_receiver=1), retry_at=clock() + DAY)
     await store.report_delivery(DeliveryReport(id=first.id, attempt=DeliveryAttempt(error="refused")))
     (troubled,) = (await store.recent_failures(since=clock() - DAY)).receivers
     assert (troubled.waiting, troubled.dropped, troubled.last_error) == (0, 1, "refused")

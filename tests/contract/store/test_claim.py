@@ -95,7 +95,7 @@ async def test_the_cap_of_a_plugin_is_for_all_nodes_together(store: Store) -> No
 
 async def test_a_node_claims_only_the_plugins_it_runs(store: Store) -> None:
     ids = [await accept(store, a_new_job(plugin)) for plugin in ("gpu", "echo")]
-    claims = await claim_all(store, caps=Caps(workers=9, only=frozenset({"echo"})))
+    claims = await claim_all(store, caps=Caps(workers=9, claimable=frozenset({"echo"})))
     assert [claim.job.id for claim in claims] == [ids[1]]
 
 

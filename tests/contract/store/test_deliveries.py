@@ -53,7 +53,7 @@ async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
 
 
 async def take(store: Store, clock: Clock, limit: int = 100, **room: Any) -> list[Delivery]:
-    wanted = DeliveryCapacity(all=limit, **{"each": limit, **room})
+    wanted = DeliveryCapacity(total=limit, **{"each": limit, **room})
     taken = await store.claim_deliveries(wanted, retry_at=clock.now + timedelta(minutes=1))
     return list(taken.deliveries)
 
@@ -235,14 +235,14 @@ async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> N
     slow, quick = "https://slow.invalid", "https://quick.invalid"
     for url in (slow, slow, slow, quick):
         await accept(store, a_new_job(callback=StateSubscription(url=f"{url}/hook")))
-    taken = await take(store, clock, each=2)
+    taken = await take(store, clock, per_receiver=2)
     assert sorted(one.receiver for one in taken) == [f"{quick}:443", f"{slow}:443", f"{slow}:443"]
-    assert await take(store, clock, each=2, busy={f"{slow}:443": 2}) == []
+    assert await take(store, clock, per_receiver=2, busy={f"{slow}:443": 2}) == []
     await accept(store, a_new_job(callback=StateSubscription(url=f"{quick}/hook")))
-    assert [one.receiver for one in await take(store, clock, each=2, busy={f"{slow}:443": 2})] == [
+    assert [one.receiver for one in await take(store, clock, per_receiver=2, busy={f"{slow}:443": 2})] == [
         f"{quick}:443"
     ]
-    assert [one.receiver for one in await take(store, clock, each=2, busy={f"{slow}:443": 1})] == [
+    assert [one.receiver for one in await take(store, clock, per_receiver=2, busy={f"{slow}:443": 1})] == [
         f"{slow}:443"
     ]
 
@@ -266,13 +266,13 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
     for name in ("dead1", "last"):
         await accept(store, a_new_job(callback=StateSubscription(url=f"https://{name}.invalid/hook")))
     busy = {"https://dead1.invalid:443": 1, "https://dead3.invalid:443": 1}
-    (last,) = await take(store, clock, limit=1, each=2, busy=busy)
+    (last,) = await take(store, clock, limit=1, per_receiver=2, busy=busy)
     assert last.receiver == "https://last.invalid:443"
 
 
 async def test_the_next_due_time_is_returned_when_only_time_is_missing(store: Store, clock: Clock) -> None:
     """No timer is set for a delivery that waits for a report or a slot."""
-    room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
+    room, later = DeliveryCapacity(total=9, per_receiver=9), clock.now + timedelta(minutes=1)
     assert (await store.claim_deliveries(room, retry_at=later)).next_due_at is None
     await accept(store, a_told_job())
     await claim_all(store)

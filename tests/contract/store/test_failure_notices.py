@@ -106,7 +106,7 @@ async def test_requested_ends_and_retries_are_not_told(store: Store) -> None:
 
 async def test_a_receiver_that_is_disabled_waits_and_one_that_is_removed_forgets(store: Store) -> None:
     await fail_one(store)
-    closed = replace(TOLD, on_failure=replace(RECEIVER, accepts=False))
+    closed = replace(TOLD, on_failure=replace(RECEIVER, accepts_jobs=False))
     assert await store.send_failure_notice(closed) is None
     assert (await store.notice_health()).waiting == 1
     await store.send_failure_notice(replace(TOLD, on_failure=None))

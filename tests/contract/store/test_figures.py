@@ -125,12 +125,12 @@ async def test_executions_over_time(store: Store, clock: Clock) -> None:
         await run_next(store, failed(permanent=True))
     clock.advance(hours=1)
     edges = [begin + timedelta(hours=hours, minutes=-30) for hours in range(3)]
-    first, second = await store.sample_executions(edges, counted=100, timed=100)
-    assert [(each.plugin, each.executions, each.failures) for each in first.counted] == [
+    first, second = await store.sample_executions(edges, max_counted=100, max_timed=100)
+    assert [(each.plugin, each.executions, each.failures) for each in first.counts] == [
         ("a", 2, 0),
         ("b", 1, 0),
     ]
-    assert [(each.plugin, each.executions, each.failures) for each in second.counted] == [("a", 4, 4)]
+    assert [(each.plugin, each.executions, each.failures) for each in second.counts] == [("a", 4, 4)]
     assert (first.total, second.total, len(second.times)) == (3, 4, 4)
-    few, last = await store.sample_executions(edges, counted=2, timed=1)
+    few, last = await store.sample_executions(edges, max_counted=2, max_timed=1)
     assert (few.total, last.total, len(last.times)) == (3, 4, 1)

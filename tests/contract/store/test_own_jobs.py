@@ -155,7 +155,7 @@ async def test_a_job_of_another_token_does_not_exist(store: Store, clock: Clock)
         assert await own.list_executions(job_id) == ()
         assert await own.list_transitions(job_id) == ()
         assert await own.list_job_ledger(job_id, limit=9) == ()
-        assert await own.short_payloads([job_id], longest=99) == {}
+        assert await own.short_payloads([job_id], max_length=99) == {}
         assert (await own.cancel(job_id, policy)).status is CancelStatus.UNKNOWN_JOB
         assert await own.check_retry(job_id) is RetryResult.UNKNOWN_JOB
         assert await own.retry(job_id, policy) is RetryResult.UNKNOWN_JOB

@@ -37,7 +37,7 @@ GPU = NodeOffer(name="two", plugins=frozenset({"gpu"}))
 
 
 async def place(store: Store, *offers: NodeOffer, release_only: bool = False) -> PlacementResult:
-    return await store.place_jobs(offers, POLICY, longest=LONGEST, release_only=release_only)
+    return await store.place_jobs(offers, POLICY, max_hold=LONGEST, release_only=release_only)
 
 
 async def hold_of(store: Store, job_id: str) -> Hold | None:
@@ -89,11 +89,11 @@ async def test_a_batch_is_limited_and_says_that_there_is_more(store: Store) -> N
     for _ in range(3):
         await accept(store, a_new_job("gpu"))
     for expected in (True, False):
-        result = await store.place_jobs((FETCHER,), POLICY, longest=LONGEST, limit=2)
+        result = await store.place_jobs((FETCHER,), POLICY, max_hold=LONGEST, limit=2)
         assert result.more is expected
     assert (await store.queue_counts()).waiting == 3
     for expected in (True, False):
-        result = await store.place_jobs((GPU,), POLICY, longest=LONGEST, limit=2)
+        result = await store.place_jobs((GPU,), POLICY, max_hold=LONGEST, limit=2)
         assert result.more is expected
     assert len(await claim_all(store)) == 3
 
@@ -160,10 +160,10 @@ async def test_a_run_goes_on_when_its_step_found_no_node(store: Store, clock: Cl
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "one")
     only = NodeOffer(name="one", plugins=frozenset({"p"}))
-    await store.place_jobs((only,), policy, longest=LONGEST)
+    await store.place_jobs((only,), policy, max_hold=LONGEST)
     assert (await members(store, run_id))["two"].hold is Hold.NO_NODE
     clock.advance(hours=1)
-    await store.place_jobs((only,), policy, longest=LONGEST)
+    await store.place_jobs((only,), policy, max_hold=LONGEST)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
@@ -182,7 +182,7 @@ async def test_the_only_daemon_of_a_store_releases_every_job(store: Store) -> No
     other = await accept(store, a_new_job("gpu"))
     await place(store, FETCHER)
     assert [await hold_of(store, each) for each in (pinned, other)] == [Hold.NO_NODE] * 2
-    await store.place_jobs(None, POLICY, longest=LONGEST)
+    await store.place_jobs(None, POLICY, max_hold=LONGEST)
     assert [await hold_of(store, each) for each in (pinned, other)] == [None] * 2
 
 

@@ -307,7 +307,7 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
     """And pending ones until they are over."""
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
-    room = DeliveryCapacity(all=9, each=9)
+    room = DeliveryCapacity(total=9, per_receiver=9)
     taken = await store.claim_deliveries(room, retry_at=clock.now + timedelta(days=99))
     one, other = taken.deliveries
     await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))

@@ -376,11 +376,11 @@ async def test_a_run_does_not_wait_again_for_a_twin_that_waits_for_it(
     if way == "its step fails":
         await settle_step(store, policy, "a", failed())
     else:
-        await store.place_jobs((), policy, longest=timedelta(hours=1))
+        await store.place_jobs((), policy, max_hold=timedelta(hours=1))
     assert await store.retry(first, policy) is RetryResult.QUEUED
     clock.advance(minutes=2)
     await store.release_due()
-    await store.place_jobs(None, policy, longest=timedelta(hours=1))
+    await store.place_jobs(None, policy, max_hold=timedelta(hours=1))
     (claim,) = await claim_all(store)
     assert claim.job.run_id == second
     await settle(store, claim.job, ok(), policy)

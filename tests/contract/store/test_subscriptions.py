@@ -178,7 +178,7 @@ async def test_a_url_does_not_wait_for_the_first_attempts_of_another(store: Stor
     await duplicate(store, a_keyed_job(SECOND))
     await claim_all(store)
     taken = await store.claim_deliveries(
-        DeliveryCapacity(all=9, each=9), retry_at=clock.now + timedelta(minutes=1)
+        DeliveryCapacity(total=9, per_receiver=9), retry_at=clock.now + timedelta(minutes=1)
     )
     assert {(one.url, one.state) for one in taken.deliveries} == {(FIRST, "queued"), (SECOND, "loading")}
 
@@ -206,7 +206,7 @@ async def test_it_is_durable(store_factory: StoreFactory) -> None:
 
 async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) -> None:
     await accept(store, a_keyed_job(FIRST))
-    room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
+    room, later = DeliveryCapacity(total=9, per_receiver=9), clock.now + timedelta(minutes=1)
     (one,) = (await store.claim_deliveries(room, retry_at=later)).deliveries
     await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=410)))
     clock.advance(days=1)

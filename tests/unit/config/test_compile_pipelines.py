@@ -163,8 +163,8 @@ def test_the_triggers_of_a_pipeline() -> None:
     assert [one.name for one in table.started_by("found", "q")] == ["first", "second"]
     assert [one.name for one in table.started_by("found", "p")] == ["first"]
     assert table.started_by("lost", "p") == ()
-    assert [one.name for one in table.hooked(Hook.FAILED, "any")] == ["hooked"]
-    assert table.hooked(Hook.COMPLETED, "any") == ()
+    assert [one.name for one in table.started_by_hook(Hook.FAILED, "any")] == ["hooked"]
+    assert table.started_by_hook(Hook.COMPLETED, "any") == ()
     assert table.by_name["hooked"].notify_on_complete
 
 

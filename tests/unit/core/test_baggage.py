@@ -10,7 +10,7 @@ from ductile.core.expressions.baggage import (
     MAX_BAGGAGE_BYTES,
     BaggageError,
     BaggageItem,
-    apply_claims,
+    add_baggage,
     compile_baggage,
     faults_in_baggage,
 )
@@ -31,7 +31,7 @@ INHERITED: JsonObject = {"customer": {"id": 7, "vip": True}, "note": "n", "list"
 
 
 def claimed(written: dict[str, JsonValue], inherited: JsonObject | None = None) -> JsonObject:
-    return apply_claims(compile_baggage(written), inherited or {}, SCOPE)
+    return add_baggage(compile_baggage(written), inherited or {}, SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_changing_what_was_inherited_fails_and_names_the_path(
 def test_one_is_not_true_when_a_claim_is_repeated() -> None:
     """Sameness is that of conditions: strict."""
     one = (BaggageItem(target=("vip",), source="payload.vip"),)
-    assert apply_claims(one, {"vip": 1}, EvalContext(payload={"vip": 1.0})) == {"vip": 1}
+    assert add_baggage(one, {"vip": 1}, EvalContext(payload={"vip": 1.0})) == {"vip": 1}
     with pytest.raises(BaggageError):
-        apply_claims(one, {"vip": 1}, EvalContext(payload={"vip": True}))
+        add_baggage(one, {"vip": 1}, EvalContext(payload={"vip": True}))
 
 
 def test_a_repeated_claim_keeps_the_first_value() -> None:
     """1 and 1.0 are the same, and still it is the inherited one that later steps see."""
     spread = (BaggageItem(target=("n",), source="payload", spread=True),)
-    kept = apply_claims(spread, {"n": {"a": 1}}, EvalContext(payload={"a": 1.0, "b": 2}))["n"]
+    kept = add_baggage(spread, {"n": {"a": 1}}, EvalContext(payload={"a": 1.0, "b": 2}))["n"]
     assert json.dumps(kept, sort_keys=True) == '{"a": 1, "b": 2}'
 
 
@@ -176,20 +176,20 @@ def test_the_baggage_has_a_largest_size_and_depth() -> None:
     """1 MiB, counted with what was inherited."""
     one = (BaggageItem(target=("a",), source="payload.x"),)
     room = MAX_BAGGAGE_BYTES - len('{"b":1,"a":""}')
-    assert apply_claims(one, {"b": 1}, EvalContext(payload={"x": "x" * room}))["b"] == 1
+    assert add_baggage(one, {"b": 1}, EvalContext(payload={"x": "x" * room}))["b"] == 1
     with pytest.raises(BaggageError, match="larger than"):
-        apply_claims(one, {"b": 1}, EvalContext(payload={"x": "x" * (room + 1)}))
+        add_baggage(one, {"b": 1}, EvalContext(payload={"x": "x" * (room + 1)}))
     deep: JsonValue = 1
     for _ in range(MAX_DEPTH):
         deep = [deep]
-    assert apply_claims(one, {}, EvalContext(payload={"x": deep})) == {"a": deep}
+    assert add_baggage(one, {}, EvalContext(payload={"x": deep})) == {"a": deep}
     with pytest.raises(BaggageError, match="deeper than"):
-        apply_claims(one, {}, EvalContext(payload={"x": [deep]}))
+        add_baggage(one, {}, EvalContext(payload={"x": [deep]}))
 
 
 def test_a_large_namespace_is_added_in_one_go() -> None:
     """A copy for each of its names would take minutes, within the store's transaction."""
     many: JsonObject = {str(number): number for number in range(50_000)}
     spread = (BaggageItem(target=("n",), source="payload", spread=True),)
-    made = apply_claims(spread, {"n": {"x": 1}}, EvalContext(payload=many))
+    made = add_baggage(spread, {"n": {"x": 1}}, EvalContext(payload=many))
     assert made == {"n": {**many, "x": 1}}

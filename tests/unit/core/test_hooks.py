@@ -10,7 +10,7 @@ import pytest
 from builders.jobs import START, a_job, some_rng
 from builders.pipelines import policy_of, uses
 from ductile.core.events.model import Hook
-from ductile.core.events.routing import Fanout, HookInput, fire_hooks
+from ductile.core.events.routing import Fanout, JobEnding, fire_hooks
 from ductile.core.jobs.model import Job, JobStatus, LedgerKind, SubmittedBy
 
 POLICY = policy_of(
@@ -27,7 +27,7 @@ POLICY = policy_of(
 
 def fired(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> Fanout:
     given: dict[str, Any] = {"status": JobStatus.SUCCEEDED, "timed_out": False, "error": None, "attempt": 1}
-    full = HookInput(duration=timedelta(milliseconds=1500), **(given | ending))
+    full = JobEnding(duration=timedelta(milliseconds=1500), **(given | ending))
     return fire_hooks(job, full, baggage or {}, POLICY, START, some_rng())
 
 

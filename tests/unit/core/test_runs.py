@@ -31,20 +31,20 @@ from ductile.core.runs.state import (
     RunInfo,
     RunProgress,
     RunView,
-    TokenKey,
+    TokenPosition,
     TokenResult,
     TokenStatus,
 )
 from ductile.struct import replace
 
-ROOT = TokenKey(scope_id="root", branch=0, sort_key="")
+ROOT = TokenPosition(scope_id="root", branch=0, sort_key="")
 
 
 def graph_in(policy: Policy) -> Graph:
     return policy.pipelines.by_name["flow"].graph
 
 
-def a_view(policy: Policy, *scopes: JoinScopeView, position: TokenKey = ROOT, **fields: Any) -> RunView:
+def a_view(policy: Policy, *scopes: JoinScopeView, position: TokenPosition = ROOT, **fields: Any) -> RunView:
     given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
     root = JoinScopeView(scope=JoinScope(id="root", live=1))
     info = RunInfo(id="run", graph=graph_in(policy), hops=2, trace_id="t", payload={"first": 1})
@@ -61,12 +61,14 @@ def in_split(policy: Policy, branch: int, *ends: TokenResult, **fields: Any) -> 
         id="inner", live=1, split="s", parent=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
     )
     view = JoinScopeView(scope=scope, results=ends, baggage={"kept": 1})
-    return a_view(policy, view, position=TokenKey(scope_id="inner", branch=branch, sort_key=""), **fields)
+    return a_view(
+        policy, view, position=TokenPosition(scope_id="inner", branch=branch, sort_key=""), **fields
+    )
 
 
 def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> TokenResult:
     given: dict[str, Any] = {"payload": {"from": branch}, "job_id": f"job{branch}"}
-    position = TokenKey(scope_id="inner", branch=branch, sort_key="")
+    position = TokenPosition(scope_id="inner", branch=branch, sort_key="")
     return TokenResult(position=position, step_position=0, step_path="s", status=status, **(given | fields))
 
 

@@ -264,8 +264,8 @@ def test_a_cancelled_job_ends_cancelled_and_applies_nothing(outcome: Outcome) ->
     assert (settlement.events, settlement.children, settlement.state) == ((), (), None)
     assert settlement.log is not None
     assert (settlement.log.status, settlement.log.evidence) == (LogStatus.CANCELLED, outcome.evidence)
-    assert settlement.callback is not None
-    assert settlement.callback.state is WebhookState.FAILED
+    assert settlement.state_change is not None
+    assert settlement.state_change.state is WebhookState.FAILED
 
 
 def test_a_cancelled_job_ends_cancelled_though_its_plugin_was_removed() -> None:
@@ -317,13 +317,13 @@ def test_a_step_that_could_not_be_made_fails_without_running() -> None:
 )
 def test_the_caller_gets_a_state_webhook(outcome: Outcome, attempt: int, state: WebhookState) -> None:
     """Result and artifacts only on done, error only on failed."""
-    event = settled(a_job(attempt=attempt, callback=CALLBACK), outcome).callback
+    event = settled(a_job(attempt=attempt, callback=CALLBACK), outcome).state_change
     assert event is not None
     assert event.state is state
     assert (event.error is not None) == (state is WebhookState.FAILED)
     assert (event.artifacts is not None) == (state is WebhookState.DONE)
     assert (event.result is not None) == (state is WebhookState.DONE)
-    assert settled(a_job(attempt=attempt), outcome).callback is None
+    assert settled(a_job(attempt=attempt), outcome).state_change is None
 
 
 @pytest.mark.parametrize(

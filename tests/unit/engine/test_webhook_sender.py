@@ -397,7 +397,9 @@ async def test_a_delivery_cut_off_by_a_crash_is_due_again_after_its_lease(tmp_pa
     store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
         await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
-        await store.claim_deliveries(DeliveryCapacity(all=1, each=1), retry_at=START + timedelta(seconds=25))
+        await store.claim_deliveries(
+            DeliveryCapacity(total=1, per_receiver=1), retry_at=START + timedelta(seconds=25)
+        )
         await store.close()
         async with sending(tmp_path, clock=clock) as (bench, _):
             await bench.clock.advance(seconds=24)
@@ -430,7 +432,7 @@ async def test_a_delivery_that_crashed_in_its_last_attempt_is_dropped_and_record
     with a_receiver() as receiver:
         job_id = await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         for _ in range(2):
-            await store.claim_deliveries(DeliveryCapacity(all=1, each=1), retry_at=START)
+            await store.claim_deliveries(DeliveryCapacity(total=1, per_receiver=1), retry_at=START)
         await store.close()
         async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 2", clock=clock) as (bench, _):
             (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)

@@ -203,7 +203,7 @@ def _compile_policy(
         receiver = FailureReceiver(pipeline=name)
     elif name is not None:
         plugin, command = parse_target(name)
-        receiver = FailureReceiver(plugin=plugin, command=command, accepts=plugins[plugin].enabled)
+        receiver = FailureReceiver(plugin=plugin, command=command, accepts_jobs=plugins[plugin].enabled)
     return Policy(
         plugins=MappingProxyType({name: plugin_policy(plugin) for name, plugin in plugins.items()}),
         routes=EventRouteTable.of(routes),
@@ -274,5 +274,5 @@ def signature_scheme(endpoint: WebhookEndpointSettings) -> SignatureScheme:
         header=(endpoint.signature_header or preset.header).lower(),
         delivery_header=None if delivery is None else delivery.lower(),
         delivery_field=preset.delivery_field,
-        known_by_content=endpoint.preset is not None and preset.known_by_content,
+        identified_by_content=endpoint.preset is not None and preset.identified_by_content,
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from ductile.core.events.model import EventRoute, Hook, NewEvent, Pipeline
-from ductile.core.events.routing import EventProducer, exceeds_hops, judge_start, sends_hooks
+from ductile.core.events.routing import EventProducer, can_fire_hooks, decide_start, exceeds_hops
 from ductile.core.expressions.conditions import ComparisonResult, explain_condition, quote_redacted
 from ductile.core.expressions.operators import Operator
 from ductile.core.policy import Policy
@@ -24,7 +24,7 @@ class TargetKind(StrEnum):
 
 
 class StartOutcome(StrEnum):
-    """Whether a target starts, and otherwise what prevents it."""
+    """The result for one target: it starts, or the reason why it does not."""
 
     STARTS = "starts"
     DUPLICATE = "duplicate"
@@ -74,7 +74,7 @@ def explain_event(
         )
     event_pipelines = policy.pipelines.started_by(event.type, event.source)
     hook = next((hook for hook in Hook if hook == event.type), None)
-    hook_pipelines = () if hook is None else policy.pipelines.hooked(hook, event.source)
+    hook_pipelines = () if hook is None else policy.pipelines.started_by_hook(hook, event.source)
     for pipeline in policy.pipelines.by_name.values():
         if pipeline.on is not None or pipeline.on_hook is not None:
             matches = pipeline in (event_pipelines if pipeline.on is not None else hook_pipelines)
@@ -93,7 +93,7 @@ def _explain_pipeline(
     deciding = tuple(comparisons)
     if not matches:
         outcome, reason, deciding = _mismatch(deciding, trigger, pipeline.from_plugin)
-    elif kind is TargetKind.HOOK and not sends_hooks(event.source, policy):
+    elif kind is TargetKind.HOOK and not can_fire_hooks(event.source, policy):
         outcome = StartOutcome.NOT_NOTIFIED
         reason = (
             f"a hook starts when a job ends, and only if its plugin or pipeline has notify_on_complete; "
@@ -103,15 +103,15 @@ def _explain_pipeline(
     elif exceeds_hops(producer, policy):
         outcome, reason = StartOutcome.HOP_LIMIT, _hop_reason(producer)
     else:
-        verdict = judge_start(pipeline, event, producer, policy)
+        decision = decide_start(pipeline, event, producer, policy)
         outcome, reason = StartOutcome.STARTS, f"it starts on {trigger}"
-        if verdict.result is not None:
-            deciding = verdict.result.deciding
-            reason = explain_condition(verdict.result)
-        if not verdict.starts:
+        if decision.result is not None:
+            deciding = decision.result.deciding
+            reason = explain_condition(decision.result)
+        if not decision.starts:
             outcome = StartOutcome.CONDITION
-        if verdict.error is not None:
-            outcome, reason = StartOutcome.CONDITION_ERROR, verdict.error
+        if decision.error is not None:
+            outcome, reason = StartOutcome.CONDITION_ERROR, decision.error
     target = f"pipeline:{pipeline.name}"
     return TargetExplanation(kind=kind, target=target, outcome=outcome, reason=reason, deciding=deciding)
 

@@ -44,7 +44,7 @@ class IndexedEvent(Value):
 
 
 class NewContext(Value):
-    """One link in the chain of contexts; `baggage` is everything claimed up to here."""
+    """One link in the chain of contexts; `baggage` is the whole baggage up to here."""
 
     id: str
     baggage: JsonObject
@@ -127,10 +127,10 @@ class PipelineTable(Value, kw_only=False):
         return _from_source(self._by_event.get(event_type, ()), source)
 
     @property
-    def have_hooks(self) -> bool:
+    def has_hooks(self) -> bool:
         return bool(self._by_hook)
 
-    def hooked(self, hook: Hook, source: str) -> tuple[Pipeline, ...]:
+    def started_by_hook(self, hook: Hook, source: str) -> tuple[Pipeline, ...]:
         """Return the pipelines that the hook starts."""
         return _from_source(self._by_hook.get(hook, ()), source)
 

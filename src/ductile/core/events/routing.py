@@ -62,8 +62,8 @@ def fan_out(
     jobs: list[NewJob] = []
     runs: list[NewRun] = []
     ledger: list[LedgerEntry] = []
-    for outgoing in events:
-        event = outgoing.event
+    for indexed_event in events:
+        event = indexed_event.event
         routes = policy.routes.matching(event.source, event.type)
         pipelines = policy.pipelines.started_by(event.type, event.source)
         if not routes and not pipelines:
@@ -72,11 +72,11 @@ def fan_out(
             ledger.append(dropped_event_entry(producer, event, routes, pipelines))
             continue
         jobs += [
-            _new_job(producer, outgoing, route.plugin, route.command, route.target, policy, now, rng)
+            _new_job(producer, indexed_event, route.plugin, route.command, route.target, policy, now, rng)
             for route in routes
         ]
         for pipeline in pipelines:
-            started = start_pipeline(producer, outgoing, pipeline, policy, now, rng)
+            started = start_pipeline(producer, indexed_event, pipeline, policy, now, rng)
             if isinstance(started, NewRun):
                 runs.append(started)
             else:
@@ -86,21 +86,21 @@ def fan_out(
 
 def start_pipeline(
     producer: EventProducer,
-    outgoing: IndexedEvent,
+    indexed_event: IndexedEvent,
     pipeline: Pipeline,
     policy: Policy,
     now: datetime,
     rng: Random,
 ) -> NewRun | LedgerEntry:
     """Return a run of the pipeline, or the ledger entry with the reason why it does not start."""
-    event = outgoing.event
+    event = indexed_event.event
     if (refusal := start_refusal(pipeline, event, producer, policy)) is not None:
         data: JsonObject = {"pipeline": pipeline.name, "event_type": event.type, **refusal}
         return LedgerEntry(
             kind=LedgerKind.CONDITION_FALSE, job_id=producer.job_id, run_id=producer.run_id, data=data
         )
     target = f"pipeline:{pipeline.name}"
-    job = _new_job(producer, outgoing, RUN_PLUGIN, pipeline.name, target, policy, now, rng)
+    job = _new_job(producer, indexed_event, RUN_PLUGIN, pipeline.name, target, policy, now, rng)
     return NewRun(job=job, graph=pipeline.graph, event=event)
 
 
@@ -108,18 +108,18 @@ def start_refusal(
     pipeline: Pipeline, event: NewEvent, producer: EventProducer, policy: Policy
 ) -> JsonObject | None:
     """Return why the pipeline's own `if` prevents a start, as ledger data; None if it does not."""
-    verdict = judge_start(pipeline, event, producer, policy)
-    if verdict.error is not None:
-        return {"error": verdict.error}
-    if verdict.result is None or verdict.result.is_true:
+    decision = decide_start(pipeline, event, producer, policy)
+    if decision.error is not None:
+        return {"error": decision.error}
+    if decision.result is None or decision.result.is_true:
         return None
     return {
-        "explanation": explain_condition(verdict.result),
-        "verdict": condition_result_to_json(verdict.result),
+        "explanation": explain_condition(decision.result),
+        "verdict": condition_result_to_json(decision.result),
     }
 
 
-class StartVerdict(Value):
+class StartDecision(Value):
     """The value of the `if` of a pipeline, which decides whether a run starts; empty without an `if`."""
 
     result: ConditionResult | None = None
@@ -130,10 +130,12 @@ class StartVerdict(Value):
         return self.error is None and (self.result is None or self.result.is_true)
 
 
-def judge_start(pipeline: Pipeline, event: NewEvent, producer: EventProducer, policy: Policy) -> StartVerdict:
+def decide_start(
+    pipeline: Pipeline, event: NewEvent, producer: EventProducer, policy: Policy
+) -> StartDecision:
     """Evaluate the `if` of a pipeline for an event."""
     if pipeline.condition is None:
-        return StartVerdict()
+        return StartDecision()
     context = EvalContext(
         payload=event.payload,
         context=producer.baggage,
@@ -145,8 +147,8 @@ def judge_start(pipeline: Pipeline, event: NewEvent, producer: EventProducer, po
             pipeline.condition, context, is_secret=policy.is_secret, budget=policy.budget
         )
     except ConditionError as error:
-        return StartVerdict(error=str(error))
-    return StartVerdict(result=result)
+        return StartDecision(error=str(error))
+    return StartDecision(result=result)
 
 
 def exceeds_hops(producer: EventProducer, policy: Policy) -> bool:
@@ -156,7 +158,7 @@ def exceeds_hops(producer: EventProducer, policy: Policy) -> bool:
 
 def _new_job(
     producer: EventProducer,
-    outgoing: IndexedEvent,
+    indexed_event: IndexedEvent,
     plugin: str,
     command: str,
     target: str,
@@ -164,11 +166,14 @@ def _new_job(
     now: datetime,
     rng: Random,
 ) -> NewJob:
-    event = outgoing.event
+    event = indexed_event.event
     origin = None
     if producer.job_id is not None:
         origin = Origin(
-            job_id=producer.job_id, execution=producer.execution, event_index=outgoing.index, target=target
+            job_id=producer.job_id,
+            execution=producer.execution,
+            event_index=indexed_event.index,
+            target=target,
         )
     return NewJob(
         id=make_id(now, rng),
@@ -206,8 +211,8 @@ def dropped_event_entry(
     )
 
 
-class HookInput(Value):
-    """The end of a job, as far as hooks report it."""
+class JobEnding(Value):
+    """The end of a job, as the event of a hook reports it."""
 
     status: JobStatus
     timed_out: bool
@@ -217,7 +222,7 @@ class HookInput(Value):
 
 
 def fire_hooks(
-    job: Job, ending: HookInput, baggage: JsonObject, policy: Policy, now: datetime, rng: Random
+    job: Job, ending: JobEnding, baggage: JsonObject, policy: Policy, now: datetime, rng: Random
 ) -> Fanout:
     """Return the runs that the end of the job starts, each with its own event."""
     if not _fires_hooks(job, policy):
@@ -227,7 +232,7 @@ def fire_hooks(
     else:
         hook = Hook.TIMED_OUT if ending.timed_out else Hook.FAILED
     source = job.command if job.plugin == RUN_PLUGIN else job.plugin
-    pipelines = policy.pipelines.hooked(hook, source)
+    pipelines = policy.pipelines.started_by_hook(hook, source)
     if not pipelines:
         return EMPTY_FANOUT
     producer = EventProducer(
@@ -273,7 +278,7 @@ def _fires_hooks(job: Job, policy: Policy) -> bool:
     return is_root and policy.plugin(job.plugin).notify_on_complete
 
 
-def sends_hooks(source: str, policy: Policy) -> bool:
+def can_fire_hooks(source: str, policy: Policy) -> bool:
     """Return whether jobs of the plugin, or runs of the pipeline, of this name can fire hooks."""
     return policy.plugin(source).notify_on_complete or _run_notifies(source, policy)
 
@@ -283,7 +288,7 @@ def _run_notifies(name: str, policy: Policy) -> bool:
     return pipeline is not None and pipeline.notify_on_complete
 
 
-def _hook_payload(job: Job, ending: HookInput) -> JsonObject:
+def _hook_payload(job: Job, ending: JobEnding) -> JsonObject:
     pipeline = job.command if job.plugin == RUN_PLUGIN else None
     name = f"pipeline {pipeline}" if pipeline is not None else f"{job.plugin}.{job.command}"
     message = f"{name} {ending.status}" + (f": {ending.error}" if ending.error else "")

@@ -1,6 +1,6 @@
-"""Baggage: values that a step claims from its payload for all steps after it.
+"""Baggage: values that a step takes from its payload for all steps after it.
 
-Baggage only grows: a claimed value stays the same until the end of the run, so later steps can rely on it.
+Baggage only grows: a value stays the same until the end of the run, so later steps can rely on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXPECTED_SOURCE = "a path such as payload.x, context.x or run.payload.x"
 
 
 class BaggageError(ValueError):
-    """The claim is invalid or cannot be applied; `path` is its path in the baggage."""
+    """The item is invalid or cannot be applied; `path` is its path in the baggage."""
 
     def __init__(self, message: str, *, path: str | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class BaggageItem(Value, array_like=True):
 
 
 def compile_baggage(written: Mapping[str, JsonValue]) -> tuple[BaggageItem, ...]:
-    """Return the claims of a step. Raises BaggageError for the first fault."""
+    """Compile the `baggage` of a step. Raises BaggageError for the first fault."""
     for fault in faults_in_baggage(written):
         raise BaggageError(f"{fault.message}, in baggage", path=str(fault.where[0]) if fault.where else None)
     if "from" in written:
@@ -110,22 +110,22 @@ def _faults_in_target(key: str, path: str) -> Iterator[ExpressionFault]:
     yield ExpressionFault(where=(key,), message=f"this name {fault}", hint="choose another name")
 
 
-def apply_claims(claims: tuple[BaggageItem, ...], inherited: JsonObject, context: EvalContext) -> JsonObject:
-    """Return the inherited baggage with the claims added, as a new value.
+def add_baggage(items: tuple[BaggageItem, ...], inherited: JsonObject, context: EvalContext) -> JsonObject:
+    """Return the inherited baggage with the items added, as a new value.
 
     Raises BaggageError if a source is missing, an inherited value would change, or it becomes too large.
     """
     baggage = inherited
-    for claim in claims:
-        name = ".".join(claim.target)
-        value = look_up(claim.source, context)
+    for item in items:
+        name = ".".join(item.target)
+        value = look_up(item.source, context)
         if value is MISSING:
-            raise BaggageError(f"there is no {claim.source} to keep as {name}", path=name)
-        if claim.spread and not isinstance(value, dict):
+            raise BaggageError(f"there is no {item.source} to keep as {name}", path=name)
+        if item.spread and not isinstance(value, dict):
             raise BaggageError(
-                f"{claim.source} is not an object, so it has no names to keep in {name}", path=name
+                f"{item.source} is not an object, so it has no names to keep in {name}", path=name
             )
-        baggage = _with_claim(baggage, claim, value, depth=0)
+        baggage = _with_item(baggage, item, value, depth=0)
     if nests_too_deep(baggage):
         raise BaggageError(f"the baggage nests deeper than {MAX_DEPTH} levels")
     if encoded_size(baggage) > MAX_BAGGAGE_BYTES:
@@ -133,24 +133,24 @@ def apply_claims(claims: tuple[BaggageItem, ...], inherited: JsonObject, context
     return baggage
 
 
-def _with_claim(baggage: JsonObject, claim: BaggageItem, value: JsonValue, *, depth: int) -> JsonObject:
-    """Return the baggage with one claim added. Only the objects on its path are copied."""
-    key = claim.target[depth]
+def _with_item(baggage: JsonObject, item: BaggageItem, value: JsonValue, *, depth: int) -> JsonObject:
+    """Return the baggage with one item added. Only the objects on its path are copied."""
+    key = item.target[depth]
     existing = baggage.get(key, MISSING)
-    if depth < len(claim.target) - 1 and (existing is MISSING or isinstance(existing, dict)):
+    if depth < len(item.target) - 1 and (existing is MISSING or isinstance(existing, dict)):
         inner = {} if existing is MISSING else existing
-        return {**baggage, key: _with_claim(inner, claim, value, depth=depth + 1)}
-    if depth == len(claim.target) - 1:
+        return {**baggage, key: _with_item(inner, item, value, depth=depth + 1)}
+    if depth == len(item.target) - 1:
         if existing is MISSING:
             return {**baggage, key: value}
-        if claim.spread and isinstance(existing, dict) and isinstance(value, dict):
+        if item.spread and isinstance(existing, dict) and isinstance(value, dict):
             for name in value.keys() & existing.keys():
                 if not json_equal(existing[name], value[name]):
-                    raise _conflict_error((*claim.target, name))
+                    raise _conflict_error((*item.target, name))
             return {**baggage, key: value | existing}
         if json_equal(existing, value):
             return baggage
-    raise _conflict_error(claim.target[: depth + 1])
+    raise _conflict_error(item.target[: depth + 1])
 
 
 def _conflict_error(target: tuple[str, ...]) -> BaggageError:

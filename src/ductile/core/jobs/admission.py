@@ -1,4 +1,4 @@
-"""Decide whether a submission is a duplicate (dedupe), which queued job starts next, and why one waits.
+"""Decide whether a submission is a duplicate, which queued job starts next, and why a job has to wait.
 
 The store reads the oldest ready job of each plugin. A job that may not start has a `Hold` and is not ready,
 so the decision depends on the number of plugins, not of jobs.
@@ -22,14 +22,14 @@ class Caps(Value):
 
     workers: int
     plugins: Mapping[str, int] = field(default_factory=dict)
-    #: The plugins whose jobs this node runs; None: all.
-    only: frozenset[str] | None = None
+    #: The plugins whose jobs this node may claim; None: all.
+    claimable: frozenset[str] | None = None
     #: The name of this node, for jobs that belong to one; None: there is only this one.
     node: str | None = None
 
     def of(self, plugin: str) -> int:
         """Return the cap of a plugin. Without its own, only the workers limit it."""
-        if self.only is not None and plugin not in self.only:
+        if self.claimable is not None and plugin not in self.claimable:
             return 0
         return self.plugins.get(plugin, _NO_CAP)
 

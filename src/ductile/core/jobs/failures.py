@@ -23,8 +23,8 @@ class BreakerReason(StrEnum):
     PROBE_WITHOUT_VERDICT = "probe_without_verdict"
 
 
-class BreakerSignal(StrEnum):
-    """How the end of a scheduled job counts for the circuit breaker."""
+class BreakerResult(StrEnum):
+    """The end of a scheduled job as it counts for the circuit breaker."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -47,13 +47,13 @@ class Breaker(Value):
 
 
 def breaker_after_job(
-    breaker: Breaker, signal: BreakerSignal, *, job_id: str, policy: BreakerPolicy, now: datetime
+    breaker: Breaker, result: BreakerResult, *, job_id: str, policy: BreakerPolicy, now: datetime
 ) -> Breaker:
     """Return the breaker after the end of a scheduled job."""
-    match signal:
-        case BreakerSignal.SUCCESS:
+    match result:
+        case BreakerResult.SUCCESS:
             return Breaker(last_job_id=job_id, last_failure_at=breaker.last_failure_at)
-        case BreakerSignal.FAILURE:
+        case BreakerResult.FAILURE:
             failed = replace(breaker, failures=breaker.failures + 1, last_failure_at=now, last_job_id=job_id)
             if breaker.state is BreakerState.HALF_OPEN:
                 if breaker.probe_job_id not in (None, job_id):
@@ -62,7 +62,7 @@ def breaker_after_job(
             if breaker.state is BreakerState.CLOSED and failed.failures >= policy.threshold:
                 return replace(failed, state=BreakerState.OPEN, opened_at=now)
             return failed
-        case BreakerSignal.NONE:
+        case BreakerResult.NONE:
             if breaker.probe_job_id == job_id:
                 return replace(breaker, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
             return breaker

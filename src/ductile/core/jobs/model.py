@@ -27,22 +27,22 @@ class JobStatus(DescribedEnum):
 
 
 class JobReason(DescribedEnum):
-    """Why a job is in its state."""
+    """The reason why a job has its status."""
 
     SUBMITTED = "submitted", "It was accepted and is on disk."
     CLAIMED = "claimed", "A worker claimed it; its process starts once this is on disk."
-    COMPLETED = "completed", "The plugin answered ok."
-    PLUGIN_ERROR = "plugin_error", "The plugin answered with an error."
-    PROTOCOL_ERROR = "protocol_error", "What the plugin printed is not a valid answer."
-    BAD_EXIT = "bad_exit", "The plugin exited with a failure status and gave no usable answer."
-    KILLED = "killed", "A signal ended the plugin before it answered."
+    COMPLETED = "completed", "The plugin responded `ok`."
+    PLUGIN_ERROR = "plugin_error", "The plugin responded with an error."
+    PROTOCOL_ERROR = "protocol_error", "The output of the plugin is not a valid response."
+    BAD_EXIT = "bad_exit", "The plugin exited with a failure status and without a usable response."
+    KILLED = "killed", "A signal ended the plugin before it responded."
     OUTPUT_TOO_LARGE = "output_too_large", "The plugin printed more than the limit."
     STATE_TOO_LARGE = "state_too_large", "The state or fact the plugin wanted to keep is larger than 1 MiB."
-    TOO_MANY_EVENTS = "too_many_events", "The plugin emitted more events in one answer than the limit."
-    RUN_TOO_LARGE = "run_too_large", "What the step emitted would have made its pipeline run too large."
+    TOO_MANY_EVENTS = "too_many_events", "The plugin emitted more events in one response than the limit."
+    RUN_TOO_LARGE = "run_too_large", "The events of the step would have made its pipeline run too large."
     COULD_NOT_START = "could_not_start", "The plugin's process could not be started."
     PLUGIN_UNAVAILABLE = "plugin_unavailable", "The plugin is configured but missing or refused."
-    RUNNER_LOST = "runner_lost", "The fork server that had started the process died before the answer came."
+    RUNNER_LOST = "runner_lost", "The fork server that had started the process died before the response came."
     DEADLINE_EXCEEDED = "deadline_exceeded", "The plugin was still running at its deadline."
     ORPHANED = "orphaned", "The daemon died while the job ran."
     RETRY = "retry", "It will be tried again after a delay."
@@ -78,7 +78,7 @@ class SubmittedBy(StrEnum):
 
 
 class Hold(StrEnum):
-    """Why a queued job may not be claimed yet. A job without a hold is ready."""
+    """The reason why a queued job may not be claimed yet. A job without a hold is ready."""
 
     RETRY = "retry"  # until next_retry_at
     KEY = "key"  # another job with the same dedupe key is ready or running
@@ -252,7 +252,7 @@ class LedgerKind(DescribedEnum):
     #: With an `error` in its data, the step could not be entered: its `if` failed, or the run is too large.
     CONDITION_FALSE = (
         "core.switch",
-        "A step was skipped, or a pipeline not started, because its `if` was false.",
+        "A step was bypassed, or a pipeline not started, because its `if` was false.",
     )
     RUN_STALLED = "run.stalled", "A pipeline run had no live step left and was ended: a defect."
     STATE_STALE = (
@@ -303,7 +303,7 @@ class PluginResponse(Value):
 
 
 class OutputFormat(StrEnum):
-    """How the stdout of an execution is read."""
+    """The format in which the stdout of an execution is read."""
 
     PROTOCOL = "protocol"  # a response of the plugin protocol
     TEXT = "text"  # of a script: its result, without blanks around it
@@ -311,7 +311,7 @@ class OutputFormat(StrEnum):
 
 
 class Evidence(Value):
-    """The output and exit of one execution, kept verbatim in the log."""
+    """The output and the exit status of one execution, kept verbatim in the log."""
 
     stdout: str | None = None
     stderr: str | None = None

@@ -46,11 +46,11 @@ class Placement(Value):
 
 
 def decide_placement(
-    groups: Iterable[JobGroup], offers: Sequence[NodeOffer] | None, *, now: datetime, longest: timedelta
+    groups: Iterable[JobGroup], offers: Sequence[NodeOffer] | None, *, now: datetime, max_hold: timedelta
 ) -> Placement:
     """Decide what happens to the groups. `offers` of None: the only daemon runs every job.
 
-    A held group ends after `longest`.
+    A held group ends after `max_hold`.
     """
     hold, release, expire = [], [], []
     for group in groups:
@@ -60,6 +60,6 @@ def decide_placement(
                 hold.append(group)
         elif has_node:
             release.append(group)
-        elif now - group.held_since >= longest:
+        elif now - group.held_since >= max_hold:
             expire.append(group)
     return Placement(hold=tuple(hold), release=tuple(release), expire=tuple(expire))

@@ -1,4 +1,4 @@
-"""How `state_updates` in a response change the state and the facts of a plugin."""
+"""Apply the `state_updates` of a response to the state and the facts of a plugin."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from enum import StrEnum
 from random import Random
 
 from ductile.core.events.model import IndexedEvent, NewEvent
-from ductile.core.events.routing import EMPTY_FANOUT, EventProducer, Fanout, HookInput, fan_out, fire_hooks
+from ductile.core.events.routing import EMPTY_FANOUT, EventProducer, Fanout, JobEnding, fan_out, fire_hooks
 from ductile.core.ids import make_id
 from ductile.core.jobs.failure_notices import is_reported
 from ductile.core.jobs.failures import (
     Breaker,
     BreakerReason,
-    BreakerSignal,
+    BreakerResult,
     breaker_after_job,
     breaker_change_reason,
     plan_delay,
@@ -68,7 +68,7 @@ RECOVERY_DELAY_CAP = timedelta(seconds=60)
 
 
 class LogStatus(StrEnum):
-    """How one execution ended, in its row of the job log."""
+    """The end of one execution, as its row in the log has it."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -97,6 +97,8 @@ class WebhookState(StrEnum):
 
 
 class StateChange(Value):
+    """The state that a job has reached, as its state webhooks report it."""
+
     state: WebhookState
     reason: JobReason
     error: str | None = None
@@ -148,7 +150,7 @@ class Settlement(Value):
     next_occurrence: PlannedOccurrence | None = None
     #: Occurrences of that schedule that fell due while the job ran and have no row yet.
     skipped: tuple[Skip, ...] = ()
-    callback: StateChange | None = None
+    state_change: StateChange | None = None
     #: Whether a failure notice reports this end.
     is_reported: bool = False
     ledger: tuple[LedgerEntry, ...] = ()
@@ -173,13 +175,13 @@ def decide_settlement(
     settlement = _settle_job(view, outcome, policy, now, rng)
     breaker = _update_breaker(view, settlement, policy, now)
     next_occurrence, skipped = _update_schedule(view, outcome, settlement, policy, now, rng)
-    callback = None if view.job.callback is None else _state_change(outcome, settlement)
+    state_change = None if view.job.callback is None else _state_change(outcome, settlement)
     hook_runs = _fire_hooks(view, outcome, settlement, policy, now, rng)
     progress = settlement.progress
     if progress is None and view.run is not None and settlement.is_terminal:
         progress = fail_token(view.run, view.job, settlement.last_error, policy, now, rng)
     reported = policy.on_failure is not None and is_reported(view.job, settlement.status, settlement.reason)
-    if hook_runs is EMPTY_FANOUT and not (breaker or next_occurrence or callback or progress or reported):
+    if hook_runs is EMPTY_FANOUT and not (breaker or next_occurrence or state_change or progress or reported):
         return settlement
     return replace(
         settlement,
@@ -187,7 +189,7 @@ def decide_settlement(
         breaker_reason=None if breaker is None else breaker_change_reason(view.breaker or Breaker(), breaker),
         next_occurrence=next_occurrence,
         skipped=skipped,
-        callback=callback,
+        state_change=state_change,
         is_reported=reported,
         progress=progress,
         runs=settlement.runs + hook_runs.runs,
@@ -377,7 +379,7 @@ def _response_fault(response: PluginResponse, update: StateUpdate) -> tuple[JobR
         stored.append({"result": response.result})
     stored += [event.payload for event in response.events]
     if any(stored) and nests_too_deep(stored):
-        return JobReason.PROTOCOL_ERROR, f"the answer is nested more than {MAX_DEPTH} levels deep"
+        return JobReason.PROTOCOL_ERROR, f"the response is nested more than {MAX_DEPTH} levels deep"
     if update.too_large is not None:
         error = f"the state would be {update.too_large} bytes; at most {MAX_STATE_BYTES} are kept"
         return JobReason.STATE_TOO_LARGE, error
@@ -421,11 +423,11 @@ def _update_breaker(
     if job.submitted_by is not SubmittedBy.SCHEDULER or not settlement.is_terminal:
         return None
     if settlement.status is JobStatus.SUCCEEDED:
-        signal = BreakerSignal.SUCCESS
+        signal = BreakerResult.SUCCESS
     elif settlement.status is JobStatus.FAILED or settlement.reason in _FAILURES:
-        signal = BreakerSignal.FAILURE
+        signal = BreakerResult.FAILURE
     else:
-        signal = BreakerSignal.NONE
+        signal = BreakerResult.NONE
     before = view.breaker or Breaker()
     limits = policy.plugin(job.plugin).breaker
     after = breaker_after_job(before, signal, job_id=job.id, policy=limits, now=now)
@@ -474,9 +476,9 @@ def _fire_hooks(
     view: SettleView, outcome: Outcome, settlement: Settlement, policy: Policy, now: datetime, rng: Random
 ) -> Fanout:
     """Return the runs that the end of the job starts through `on-hook`."""
-    if not settlement.is_terminal or not policy.pipelines.have_hooks:
+    if not settlement.is_terminal or not policy.pipelines.has_hooks:
         return EMPTY_FANOUT
-    ending = HookInput(
+    ending = JobEnding(
         status=settlement.status,
         timed_out=any(transition.to_status is JobStatus.TIMED_OUT for transition in settlement.transitions),
         error=settlement.last_error,

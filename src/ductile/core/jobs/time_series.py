@@ -20,7 +20,7 @@ class SpanSample(Value):
     """The newest executions of a span, counted by plugin, and how many there are in all."""
 
     at: datetime
-    counted: tuple[PluginCount, ...]
+    counts: tuple[PluginCount, ...]
     #: About how many there are of all plugins; as many as were counted if all of them were.
     total: int
     times: tuple[ExecutionSample, ...]
@@ -48,12 +48,12 @@ def split_period(since: datetime, until: datetime, parts: int) -> tuple[datetime
     return tuple(datetime.fromtimestamp((first + number) * length, UTC) for number in range(parts + 1))
 
 
-def summarise_span(span: SpanSample, only: Iterable[str] | None = None) -> SeriesPoint:
+def summarise_span(span: SpanSample, plugins: Iterable[str] | None = None) -> SeriesPoint:
     """Return the counts and percentiles of one span: of all plugins, or `only` of these."""
-    names = None if only is None else frozenset(only)
-    counted = sum(count.executions for count in span.counted)
+    names = None if plugins is None else frozenset(plugins)
+    counted = sum(count.executions for count in span.counts)
     scale = max(1.0, span.total / counted) if counted else 1.0
-    counts = [count for count in span.counted if names is None or count.plugin in names]
+    counts = [count for count in span.counts if names is None or count.plugin in names]
     times = [time for time in span.times if names is None or time.plugin in names]
     return SeriesPoint(
         at=span.at,

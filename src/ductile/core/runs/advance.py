@@ -19,7 +19,7 @@ from datetime import datetime
 from random import Random
 
 from ductile.core.events.model import NewContext, NewEvent, visible_event
-from ductile.core.expressions.baggage import BaggageError, apply_claims
+from ductile.core.expressions.baggage import BaggageError, add_baggage
 from ductile.core.expressions.conditions import (
     ConditionError,
     ConditionResult,
@@ -50,7 +50,7 @@ from ductile.core.runs.state import (
     NewStep,
     RunInfo,
     RunProgress,
-    TokenKey,
+    TokenPosition,
     TokenResult,
     TokenStatus,
 )
@@ -69,7 +69,7 @@ MAX_JOINED_BYTES = 10 * 1024 * 1024
 class Token(Value):
     """One event travelling through the graph."""
 
-    position: TokenKey
+    position: TokenPosition
     event: NewEvent
     #: Whether the event is in the store. An event made here is stored only if a job or a result needs it.
     stored: bool
@@ -194,13 +194,13 @@ class RunAdvancer:
                 self._fail_step(node, token, JobReason.BAD_CONDITION, str(error))
                 return
             if not result.is_true:
-                self._skip(node, token, result)
+                self._bypass(node, token, result)
                 return
         if isinstance(node, UseNode):
             self._start_job(node, token, context)
             return
         try:
-            token = self._claim_baggage(node, token, context)
+            token = self._add_baggage(node, token, context)
         except BaggageError as error:
             self._fail_without_job(node, token, str(error))
             return
@@ -210,7 +210,7 @@ class RunAdvancer:
             case SplitNode():
                 self._enter_split(node, token)
 
-    def _skip(self, node: Node, token: Token, result: ConditionResult) -> None:
+    def _bypass(self, node: Node, token: Token, result: ConditionResult) -> None:
         """Continue after a step whose condition is false. The ledger has an entry; there is no job."""
         self._add_ledger_entry(
             {
@@ -229,7 +229,7 @@ class RunAdvancer:
     def _start_job(self, node: UseNode, token: Token, context: EvalContext) -> None:
         try:
             payload = None if node.payload is None else fill(node.payload.template, context)
-            claimed = self._claim_baggage(node, token, context)
+            claimed = self._add_baggage(node, token, context)
         except TemplateError as error:
             self._fail_step(node, token, JobReason.BAD_TEMPLATE, str(error))
             return
@@ -244,13 +244,13 @@ class RunAdvancer:
         )
         self._steps.append(NewStep(job=job, position=token.position))
 
-    def _claim_baggage(self, node: Node, token: Token, context: EvalContext) -> Token:
-        """Return the token as it is inside the step: with a new context if the step claims baggage."""
+    def _add_baggage(self, node: Node, token: Token, context: EvalContext) -> Token:
+        """Return the token as it is inside the step: with a new context if the step adds baggage."""
         if not node.baggage:
             return token
         new = NewContext(
             id=make_id(self._now, self._rng),
-            baggage=apply_claims(node.baggage, token.baggage, context),
+            baggage=add_baggage(node.baggage, token.baggage, context),
             parent_id=token.context_id,
             run_id=self._info.id,
             pipeline=self._info.graph.pipeline,
@@ -314,7 +314,7 @@ class RunAdvancer:
         )
         self.add_scope(JoinScopeView(scope=scope, baggage=token.baggage), is_new=True)
         for number, branch in enumerate(node.branches):
-            position = TokenKey(scope_id=scope.id, branch=number, sort_key=token.position.sort_key)
+            position = TokenPosition(scope_id=scope.id, branch=number, sort_key=token.position.sort_key)
             self._pending.append((branch.first, replace(token, position=position)))
 
     # -- ending a token
@@ -384,7 +384,7 @@ class RunAdvancer:
         tracked: _TrackedScope,
         split: SplitNode,
         results: list[TokenResult],
-        position: TokenKey,
+        position: TokenPosition,
         event_index: int,
     ) -> Token:
         """Return the token that continues after a split. Its event has a summary of each branch."""

@@ -6,7 +6,7 @@ classes. Version 3 has the root `run` in expressions, and baggage in steps other
 neither is written as version 2, so that its fingerprint stays what it was. Version 1, which older stores
 contain, has neither a version nor the `kind` of nodes and conditions; it is read by adding them.
 
-The code of views, drawings and required inputs uses the properties of `_Step`; the behaviour of a token at a
+The code of views, drawings and required inputs uses the properties of `_Node`; the behaviour of a token at a
 node is in `ductile.core.runs.advance`. A new kind of step is a new class here and a case there.
 """
 
@@ -33,14 +33,14 @@ MAX_GRAPH_STEPS = 1000
 
 
 class JoinPolicy(StrEnum):
-    """When the step after a split runs."""
+    """The condition for the step after a split to run."""
 
     SUCCEEDED = "succeeded"
     ALWAYS = "always"
 
 
 class Shape(StrEnum):
-    """How a step is drawn."""
+    """The shape in which a step is drawn."""
 
     BOX = "box"
     FRAME = "frame"  # around the steps inside it
@@ -109,7 +109,7 @@ class StepLabel(Value):
     title: str
 
 
-class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
+class _Node(Value, kw_only=True, tag_field="kind", omit_defaults=True):
     """The fields of every node, and what views of a graph need of it."""
 
     path: str
@@ -118,7 +118,7 @@ class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
     #: The step that follows; None at the end of a branch or of the pipeline.
     next: str | None
     condition: Condition | None = field(default=None, name="if")
-    #: Claimed when a token enters the step.
+    #: Added to the baggage of a token that enters the step.
     baggage: tuple[BaggageItem, ...] = ()
 
     shape: ClassVar[Shape] = Shape.BOX
@@ -135,7 +135,7 @@ class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
     @property
     def input_paths(self) -> Iterator[str]:
         """Return the paths without which the step cannot be created, its condition aside."""
-        return (claim.source for claim in self.baggage)
+        return (item.source for item in self.baggage)
 
     @property
     def paths(self) -> Iterator[str]:
@@ -145,7 +145,7 @@ class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
             yield from paths_compared(self.condition)
 
 
-class UseNode(_Step, kw_only=True, tag="uses"):
+class UseNode(_Node, kw_only=True, tag="uses"):
     """Runs a plugin's command."""
 
     plugin: str
@@ -174,10 +174,10 @@ class UseNode(_Step, kw_only=True, tag="uses"):
     def input_paths(self) -> Iterator[str]:
         if self.payload is not None:
             yield from paths_in(self.payload.template)
-        yield from (claim.source for claim in self.baggage)
+        yield from (item.source for item in self.baggage)
 
 
-class BlockNode(_Step, kw_only=True, tag="block"):
+class BlockNode(_Node, kw_only=True, tag="block"):
     """A sequence of its own: `steps`, or the steps of a called pipeline."""
 
     first: str
@@ -202,7 +202,7 @@ class SplitBranch(Value, array_like=True):
     first: str
 
 
-class SplitNode(_Step, kw_only=True, tag="split"):
+class SplitNode(_Node, kw_only=True, tag="split"):
     """Runs its branches side by side. `next` runs once, after all of them."""
 
     branches: tuple[SplitBranch, ...]
@@ -267,9 +267,9 @@ class _StoredGraph(Value):
 def graph_to_json(graph: Graph) -> JsonObject:
     """Return the graph as JSON, without its fingerprint, which is a hash of this."""
     # The oldest version that can express the graph.
-    claims = any(node.baggage for node in graph.nodes.values() if not isinstance(node, UseNode))
+    has_baggage = any(node.baggage for node in graph.nodes.values() if not isinstance(node, UseNode))
     stored = _StoredGraph(
-        version=FORMAT_VERSION if claims or graph.refers_to_run else _VERSION_WITHOUT_RUN,
+        version=FORMAT_VERSION if has_baggage or graph.refers_to_run else _VERSION_WITHOUT_RUN,
         pipeline=graph.pipeline,
         first=graph.first,
         nodes=tuple(graph.nodes.values()),

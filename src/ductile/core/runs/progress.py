@@ -28,7 +28,7 @@ from ductile.core.runs.state import (
     RunInfo,
     RunProgress,
     RunView,
-    TokenKey,
+    TokenPosition,
     TokenResult,
     TokenStart,
     TokenStatus,
@@ -48,7 +48,7 @@ def start_first_steps(
     root = JoinScope(id=make_id(now, rng), live=1, context_id=run.job.event_context_id)
     start = TokenStart(
         path=run.graph.first,
-        position=TokenKey(scope_id=root.id, branch=0, sort_key=""),
+        position=TokenPosition(scope_id=root.id, branch=0, sort_key=""),
         event=run.event,
         context_id=run.job.event_context_id,
         baggage=baggage,
@@ -100,7 +100,10 @@ def advance_run(
             _token_without_event(view, job), job.step_path or "", TokenStatus.FAILED, RUN_CANCELLED_ERROR
         )
         return advancer.advance()
-    tokens = [_next_token(view, job, outgoing.event, outgoing.index, stored=True) for outgoing in emitted]
+    tokens = [
+        _next_token(view, job, indexed_event.event, indexed_event.index, stored=True)
+        for indexed_event in emitted
+    ]
     if not tokens:
         event = NewEvent(
             id=make_id(now, rng), type=STEP_SUCCEEDED, source=job.plugin, payload={"result": result}

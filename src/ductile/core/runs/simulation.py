@@ -42,7 +42,7 @@ from ductile.core.runs.state import (
     NewRun,
     RunProgress,
     RunView,
-    TokenKey,
+    TokenPosition,
     TokenResult,
 )
 from ductile.struct import Value, replace
@@ -130,7 +130,7 @@ class _Simulation:
         self._run_job = _new_job_row(run.job, seq=0, now=self._now)
         self._created = 0
         self._jobs: dict[str, Job] = {}
-        self._positions: dict[str, TokenKey] = {}
+        self._positions: dict[str, TokenPosition] = {}
         self._events = {run.event.id: run.event}
         self._baggage: dict[str | None, JsonObject] = {run.job.event_context_id: baggage}
         self._scopes: dict[str, JoinScope] = {}
@@ -212,7 +212,7 @@ class _Simulation:
         self._write_end(job, settlement)
         if settlement.state is not None:
             self._plugin_states[job.plugin] = settlement.state
-        events = tuple(outgoing.event for outgoing in settlement.events)
+        events = tuple(indexed_event.event for indexed_event in settlement.events)
         self._emitted[job.id] = events
         self._events |= {event.id: event for event in events}
         self._write_starts(settlement)

@@ -32,7 +32,7 @@ class JoinScopeState(StrEnum):
     BROKEN = "broken"  # a branch failed, and the token that had entered the split failed with it
 
 
-class TokenKey(Value):
+class TokenPosition(Value):
     """The position of a token: its join scope, its branch there, and its place among that branch's tokens."""
 
     scope_id: str
@@ -50,7 +50,7 @@ class JoinScope(Value):
     #: The split's path; None for the scope of the run.
     split: str | None = None
     #: The position of the token that entered the split, where the joined token continues.
-    parent: TokenKey | None = None
+    parent: TokenPosition | None = None
     #: The job that produced the entering token: the parent of the jobs after the join.
     entry_job_id: str | None = None
     context_id: str | None = None
@@ -61,7 +61,7 @@ class JoinScope(Value):
 class TokenResult(Value):
     """The end of a token: its status, and its last step."""
 
-    position: TokenKey
+    position: TokenPosition
     #: The `position` of the step in its pipeline.
     step_position: int
     step_path: str
@@ -103,7 +103,7 @@ class RunView(Value):
     info: RunInfo
     jobs: int
     cancelled: bool
-    position: TokenKey
+    position: TokenPosition
     baggage: JsonObject
     #: The step's scope, then its parents as long as each can be closed by the one before.
     scopes: tuple[JoinScopeView, ...]
@@ -137,7 +137,7 @@ class NewStep(Value):
     """A step to enqueue. One with a fault is recorded and ends at once."""
 
     job: NewJob
-    position: TokenKey
+    position: TokenPosition
     fault: StepNotCreated | None = None
 
 
@@ -172,7 +172,7 @@ class TokenStart(Value):
     """A token that starts at a step: the first of a run, or one of a rerun from that step."""
 
     path: str
-    position: TokenKey
+    position: TokenPosition
     event: NewEvent
     context_id: str | None
     baggage: JsonObject

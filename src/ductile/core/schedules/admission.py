@@ -98,8 +98,8 @@ class ScheduleCause(DescribedEnum):
     ON_TIME = "on_time", "Nothing is wrong: it runs when it is due."
 
 
-class ScheduleFacts(Value):
-    """The known facts of a schedule. Without `conditions` it is not in the configuration."""
+class ObservedSchedule(Value):
+    """A schedule as it was found. Without `conditions` it is not in the configuration."""
 
     now: datetime
     enabled: bool
@@ -115,24 +115,24 @@ class ScheduleFacts(Value):
     last_skipped: bool = False
 
 
-def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
+def decide_cause(observed: ObservedSchedule) -> ScheduleCause:
     """Return the cause to remove first: resuming a schedule does not help while its plugin is disabled."""
-    if facts.conditions is None:
+    if observed.conditions is None:
         return ScheduleCause.NOT_CONFIGURED
-    start = decide_admission(facts.conditions, facts.view, facts.now)
+    start = decide_admission(observed.conditions, observed.view, observed.now)
     # A reason not to start is a cause with the same value.
     obstacle = ScheduleCause.ON_TIME if isinstance(start, Admitted) else ScheduleCause(start.value)
-    is_overdue = facts.next_at is not None and facts.now - facts.next_at > OVERDUE_AFTER
+    is_overdue = observed.next_at is not None and observed.now - observed.next_at > OVERDUE_AFTER
     causes = (
-        (not facts.enabled, ScheduleCause.PLUGIN_DISABLED),
-        (facts.refused, ScheduleCause.PLUGIN_REFUSED),
-        (facts.paused, ScheduleCause.PAUSED),
-        (not facts.daemon_runs, ScheduleCause.NO_DAEMON),
-        (not facts.is_loaded, ScheduleCause.NOT_LOADED),
+        (not observed.enabled, ScheduleCause.PLUGIN_DISABLED),
+        (observed.refused, ScheduleCause.PLUGIN_REFUSED),
+        (observed.paused, ScheduleCause.PAUSED),
+        (not observed.daemon_runs, ScheduleCause.NO_DAEMON),
+        (not observed.is_loaded, ScheduleCause.NOT_LOADED),
         (is_overdue, ScheduleCause.OVERDUE),
         (obstacle is not ScheduleCause.ON_TIME, obstacle),
-        (facts.last_failed, ScheduleCause.LAST_FAILED),
-        (facts.last_skipped, ScheduleCause.LAST_SKIPPED),
-        (facts.next_at is None, ScheduleCause.FINISHED),
+        (observed.last_failed, ScheduleCause.LAST_FAILED),
+        (observed.last_skipped, ScheduleCause.LAST_SKIPPED),
+        (observed.next_at is None, ScheduleCause.FINISHED),
     )
     return next((cause for applies, cause in causes if applies), ScheduleCause.ON_TIME)

@@ -28,7 +28,7 @@ _EPSILON = timedelta(microseconds=1)
 _MAX_PREVIEWED = 3000
 
 
-class Upcoming(Value):
+class UpcomingOccurrence(Value):
     """A future occurrence. A skipped one represents all that follow until runs are allowed again."""
 
     nominal_at: datetime
@@ -39,21 +39,23 @@ class Upcoming(Value):
     skipped_until: datetime | None = None
 
 
-def preview_runs(rule: ScheduleRule, occurrence: PlannedOccurrence | None, runs: int) -> tuple[Upcoming, ...]:
+def preview_runs(
+    rule: ScheduleRule, occurrence: PlannedOccurrence | None, runs: int
+) -> tuple[UpcomingOccurrence, ...]:
     """Return the next `runs` runs from the occurrence on, and the skips before each of them.
 
     For an `every`, each run is assumed to end at once.
     """
     if occurrence is None:
         return ()
-    upcoming: list[Upcoming] = []
+    upcoming: list[UpcomingOccurrence] = []
     for nominal in islice(_instants_with_jumps(rule, occurrence.nominal_at), _MAX_PREVIEWED):
         start = move_into_window(rule, nominal)
         skip = disallowed_reason(rule, start)
         if skip is not None and upcoming and upcoming[-1].skip is skip:
             continue
         upcoming.append(
-            Upcoming(
+            UpcomingOccurrence(
                 nominal_at=nominal,
                 start_at=occurrence.start_at if nominal == occurrence.nominal_at else start,
                 skip=skip,
@@ -94,15 +96,15 @@ def _instants_with_jumps(rule: ScheduleRule, first: datetime) -> Iterator[dateti
 
 def preview_catch_up(
     rule: ScheduleRule, occurrence: PlannedOccurrence, *, now: datetime, rng: Random
-) -> tuple[tuple[Upcoming, ...], PlannedOccurrence | None]:
+) -> tuple[tuple[UpcomingOccurrence, ...], PlannedOccurrence | None]:
     """Return the missed runs that a daemon starting now would run at once, and the occurrence after them."""
-    runs: list[Upcoming] = []
+    runs: list[UpcomingOccurrence] = []
     next_occurrence: PlannedOccurrence | None = occurrence
     while next_occurrence is not None:
         plan = plan_due(rule, next_occurrence, now=now, active_since=now, paused=False, rng=rng)
         if plan is None:
             break
-        runs += [Upcoming(nominal_at=run.nominal_at, start_at=now, skip=None) for run in plan.runs]
+        runs += [UpcomingOccurrence(nominal_at=run.nominal_at, start_at=now, skip=None) for run in plan.runs]
         next_occurrence = plan.next_occurrence
     return tuple(runs), next_occurrence
 

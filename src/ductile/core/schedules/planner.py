@@ -40,7 +40,7 @@ LATE_AFTER = timedelta(seconds=1)
 
 
 class SkipReason(DescribedEnum):
-    """Why an occurrence did not run."""
+    """The reason why an occurrence did not run."""
 
     MISSED = "missed", "The daemon was down or too late for it, and `catch_up` does not make it up."
     CATCH_UP_LIMIT = "catch_up_limit", f"More were missed than the {MAX_CATCH_UP} that `run_all` makes up."

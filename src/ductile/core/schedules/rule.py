@@ -1,4 +1,4 @@
-"""When a schedule is due: its rule, its nominal instants, and the start of each with its random jitter.
+"""Compute when a schedule is due: its nominal instants, and the start of each with its random jitter.
 
 The *nominal* instant identifies an occurrence and never changes. Its *start* is when it runs: moved into the
 preferred window, with jitter. `planner` decides about missed occurrences, `admission` about running ones.

@@ -33,11 +33,11 @@ _MAX_DIGITS = 9
 _ACCEPTED = range(200, 300)
 _TICK = timedelta(microseconds=1)
 
-#: Subscribed states in the order of `WebhookState`; None for all of them.
+#: The subscribed states in the order of `WebhookState`; None for all of them.
 StateChoice: TypeAlias = tuple[str, ...] | None
 
 
-def wants(choice: StateChoice, state: str) -> bool:
+def includes_state(choice: StateChoice, state: str) -> bool:
     """Return whether a subscription to these states gets this one."""
     return choice is None or state in choice
 
@@ -87,7 +87,7 @@ class DeliveryAttempt(Value):
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver no longer exists, so that retries are useless."""
+        """Return whether the receiver no longer exists, so that retries are useless."""
         return self.http_status == HTTPStatus.GONE
 
 
@@ -133,7 +133,7 @@ def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
 
 
 class ReceiverHealth(StrEnum):
-    """How a receiver responded to the last delivery."""
+    """The behaviour of a receiver at the last delivery."""
 
     PROMPT = "prompt"
     UNKNOWN = "unknown"
@@ -159,16 +159,16 @@ class SlotAllocator:
     def __init__(
         self,
         *,
-        left: int,
+        free: int,
         per_receiver: int,
         busy: Mapping[str, int],
         health: Mapping[str, ReceiverHealth],
         limits: Mapping[ReceiverHealth, ConcurrencyLimit],
     ) -> None:
-        """`left` is the number of free slots; `busy` has the used slots per receiver. `per_receiver` is the
+        """`free` is the number of free slots; `busy` has the used slots per receiver. `per_receiver` is the
         limit of receivers whose health has none in `limits`.
         """
-        self.left = left
+        self.free = free
         self._per_receiver = per_receiver
         self._busy = Counter(busy)
         self._health = health
@@ -185,18 +185,18 @@ class SlotAllocator:
         """Return how many slots the receiver can take now."""
         limit = self._limits.get(health := self._health_of(receiver))
         if limit is None:
-            return max(0, min(self.left, self._per_receiver - self._busy[receiver]))
+            return max(0, min(self.free, self._per_receiver - self._busy[receiver]))
         return max(
             0,
             min(
-                self.left,
+                self.free,
                 limit.per_receiver - self._busy[receiver],
                 limit.total - self._busy_by_health[health],
             ),
         )
 
     def take(self, receiver: str, count: int) -> None:
-        self.left -= count
+        self.free -= count
         self._busy[receiver] += count
         self._busy_by_health[self._health_of(receiver)] += count
 

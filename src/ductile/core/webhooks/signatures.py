@@ -33,7 +33,7 @@ _MAX_NAMED = 3
 
 
 class SignatureForm(StrEnum):
-    """How a sender signs."""
+    """The form in which a sender signs."""
 
     BODY = "body"  # `sha256=<hex>` or bare hex, over the body
     STRIPE = "stripe"  # `t=<seconds>,v1=<hex>`, over `<seconds>.<body>`
@@ -44,15 +44,15 @@ class SignatureForm(StrEnum):
 
 
 class SignatureScheme(Value):
-    """Where the signature of a sender is and what it covers. Header names are in lower case."""
+    """The place of a sender's signature, and the content that it covers. Header names are in lower case."""
 
     form: SignatureForm
     header: str
     #: The header, or without one the field of the body, that identifies a delivery and its repetitions.
     delivery_header: str | None = None
     delivery_field: str | None = None
-    #: Whether a request without that id is identified by a hash of its signed content.
-    known_by_content: bool = False
+    #: Whether a request without that id is identified by a hash of the content that is signed.
+    identified_by_content: bool = False
 
 
 SLACK_TIMESTAMP = "x-slack-request-timestamp"
@@ -62,13 +62,16 @@ GITHUB = SignatureScheme(
     form=SignatureForm.BODY,
     header="x-hub-signature-256",
     delivery_header="x-github-delivery",
-    known_by_content=True,
+    identified_by_content=True,
 )
 STRIPE = SignatureScheme(
-    form=SignatureForm.STRIPE, header="stripe-signature", delivery_field="id", known_by_content=True
+    form=SignatureForm.STRIPE, header="stripe-signature", delivery_field="id", identified_by_content=True
 )
 SLACK = SignatureScheme(
-    form=SignatureForm.SLACK, header="x-slack-signature", delivery_field="event_id", known_by_content=True
+    form=SignatureForm.SLACK,
+    header="x-slack-signature",
+    delivery_field="event_id",
+    identified_by_content=True,
 )
 STANDARD = SignatureScheme(
     form=SignatureForm.STANDARD, header=STANDARD_SIGNATURE, delivery_header=STANDARD_ID
@@ -174,7 +177,7 @@ def delivery_id(
     key = normalise_key(sent_id)
     if key is not None:
         return key if len(key) <= MAX_KEY_LENGTH else _hashed(key.encode(errors="replace"))
-    if not scheme.known_by_content:
+    if not scheme.identified_by_content:
         return None
     timestamp, _, _ = _read_signature(scheme, headers, body)
     return _hashed(f"{timestamp or ''}.".encode() + body)

@@ -115,8 +115,8 @@ class WebhookSender:
     async def _send_due(self) -> datetime | None:
         """Start as many due deliveries as the limits allow. Returns the time at which the next is due."""
         capacity = DeliveryCapacity(
-            all=MAX_IN_FLIGHT - len(self._in_flight),
-            each=MAX_PER_RECEIVER,
+            total=MAX_IN_FLIGHT - len(self._in_flight),
+            per_receiver=MAX_PER_RECEIVER,
             busy=Counter(delivery.receiver for delivery in self._in_flight.values()),
             health=dict(self._health),  # A copy: the store's thread reads it.
             limits=CONCURRENCY_LIMITS,

@@ -178,14 +178,14 @@ def notice_findings(health: NoticeHealth, snapshot: Snapshot) -> Iterator[Doctor
             fix=f"fix the cause (ductile job explain {health.failed_job_id}), "
             f"then send the notice again: ductile job retry {health.failed_job_id}",
         )
-    if not receiver.accepts:
+    if not receiver.accepts_jobs:
         yield DoctorCheck.NOTICES.warn(
             f"{receiver.plugin}, the receiver of failure notices, is disabled; "
             f"{health.waiting} failures wait",
             where="service.on_failure",
             fix=f"ductile plugin enable {receiver.plugin}",
         )
-    if not health.failed and receiver.accepts:
+    if not health.failed and receiver.accepts_jobs:
         yield DoctorCheck.NOTICES.ok(f"{name} receives failure notices")
 
 

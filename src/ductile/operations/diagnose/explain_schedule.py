@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ductile.config.snapshot import PluginInstance, PluginRefusal, Schedule
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus
-from ductile.core.schedules.admission import FireView, ScheduleCause, ScheduleFacts, decide_cause
+from ductile.core.schedules.admission import FireView, ObservedSchedule, ScheduleCause, decide_cause
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome, SkipReason, disallowed_reason
 from ductile.engine.schedules.entries import ActiveSchedule, conditions_of
 from ductile.errors import NotFoundError
@@ -97,7 +97,7 @@ class _ScheduleRecords(Value):
 async def explain_schedule(context: OperationContext, request: OneSchedule) -> ScheduleExplanation:
     """Explain why a schedule does not run, or that it does. Raises `NotFoundError`."""
     records = await _load_records(context, request)
-    cause = decide_cause(_facts(context, records))
+    cause = decide_cause(_observe(context, records))
     entry, breaker = records.entry, records.breaker
     placeholders: dict[str, str | None] = {
         "plugin": records.name,
@@ -158,12 +158,12 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
     )
 
 
-def _facts(context: OperationContext, records: _ScheduleRecords) -> ScheduleFacts:
+def _observe(context: OperationContext, records: _ScheduleRecords) -> ObservedSchedule:
     plugin, entry, last = records.plugin, records.entry, records.last_job
     conditions = None
     if plugin is not None and records.schedule is not None:
         conditions = conditions_of(ActiveSchedule(plugin=plugin, schedule=records.schedule))
-    return ScheduleFacts(
+    return ObservedSchedule(
         now=context.now(),
         enabled=plugin is not None and plugin.enabled,
         refused=records.refusal is not None,

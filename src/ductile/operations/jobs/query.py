@@ -102,7 +102,7 @@ async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
     excerpts: Mapping[str, str] = {}
     if request.payload:
         ids = [job.id for job in page.rows]
-        payloads = await context.store.short_payloads(ids, longest=_MAX_PARSED_PAYLOAD)
+        payloads = await context.store.short_payloads(ids, max_length=_MAX_PARSED_PAYLOAD)
         excerpts = {job_id: payload_excerpt(payload) for job_id, payload in payloads.items()}
     jobs = [job_row(context, job, excerpts.get(job.id, UNSET)) for job in page.rows]
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)

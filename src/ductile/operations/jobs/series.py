@@ -63,8 +63,8 @@ async def execution_series(context: OperationContext, request: ShowSeries) -> Ex
     if since >= until:
         raise UsageError("since is not before now", hint="It is a time in the past, such as 24h.")
     edges = split_period(since, until, request.buckets)
-    spans = await context.store.sample_executions(edges, counted=MAX_COUNTED, timed=MAX_TIMED)
-    plugins = {count.plugin for span in spans for count in span.counted}
+    spans = await context.store.sample_executions(edges, max_counted=MAX_COUNTED, max_timed=MAX_TIMED)
+    plugins = {count.plugin for span in spans for count in span.counts}
     # Runs are left out, because the executions of their steps are counted.
     counted_plugins = plugins - {RUN_PLUGIN} if request.plugin is None else {request.plugin}
     points = [summarise_span(span, counted_plugins) for span in spans]

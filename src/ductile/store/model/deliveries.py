@@ -71,16 +71,20 @@ class LostDeliveries(Value):
 class DeliveryCapacity(Value):
     """How many deliveries may be taken: in all, and for each receiver beside those in flight (`busy`)."""
 
-    all: int
-    each: int
+    total: int
+    per_receiver: int
     busy: Mapping[str, int] = field(default_factory=dict)
-    #: The health of receivers, and the limits that replace `each` by health.
+    #: The health of receivers, and the limits that replace `per_receiver` by health.
     health: Mapping[str, ReceiverHealth] = field(default_factory=dict)
     limits: Mapping[ReceiverHealth, ConcurrencyLimit] = field(default_factory=dict)
 
     def allocator(self) -> SlotAllocator:
         return SlotAllocator(
-            left=self.all, per_receiver=self.each, busy=self.busy, health=self.health, limits=self.limits
+            free=self.total,
+            per_receiver=self.per_receiver,
+            busy=self.busy,
+            health=self.health,
+            limits=self.limits,
         )
 
 

@@ -336,8 +336,8 @@ SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE parent_job_id = :parent_job_
 SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE run_id = :run_id AND {job_page}) AS found
 
 -- name: short_payload
--- The payload of a job, or else of its event, unless it is longer than :longest; and its length.
-SELECT CASE WHEN length(payload) <= :longest THEN payload END, length(payload)
+-- The payload of a job, or else of its event, unless it is longer than :max_length; and its length.
+SELECT CASE WHEN length(payload) <= :max_length THEN payload END, length(payload)
 FROM (
   SELECT coalesce(payload, (SELECT payload FROM events WHERE events.id = job_queue.source_event_id)) AS payload
   FROM job_queue WHERE id = :id

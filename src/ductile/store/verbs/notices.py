@@ -51,7 +51,7 @@ def send_failure_notice(session: Session, policy: Policy) -> datetime | None:
     if policy.on_failure is None:
         session.execute("delete_failure_groups")
         return None
-    if not policy.on_failure.accepts:
+    if not policy.on_failure.accepts_jobs:
         return None
     window, first_at = read_window(session), parse_timestamp(first)
     due_at = notice_due_at(window, first_at, session.now)
@@ -100,8 +100,8 @@ def _submit_notice(
         return submit_job(session, job, policy.dedupe_ttl)
     producer = EventProducer(submitted_by=SubmittedBy.HOOK, detail=NOTICE_DETAIL, trace_id=trace_id)
     budgeted = replace(policy, budget=session.regex_budget)
-    outgoing = IndexedEvent(event=event)
-    started = start_pipeline(producer, outgoing, pipeline, budgeted, session.now, session.rng)
+    indexed_event = IndexedEvent(event=event)
+    started = start_pipeline(producer, indexed_event, pipeline, budgeted, session.now, session.rng)
     if isinstance(started, LedgerEntry):
         write_ledger(session, (started,))
         return None

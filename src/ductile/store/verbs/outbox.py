@@ -14,8 +14,8 @@ from ductile.core.webhooks.deliveries import (
     MAX_SUBSCRIPTIONS,
     StateChoice,
     event_timestamp,
+    includes_state,
     merge_choices,
-    wants,
 )
 from ductile.core.webhooks.url_policy import receiver_of
 from ductile.protocol.state_webhook import encode_state_webhook
@@ -70,7 +70,7 @@ def write_state_webhooks(session: Session, event: StateChange, job: NewJob | Job
     timestamp = event_timestamp(session.timestamp, latest)
     sequence = session.value("next_callback", job_id=job.id, state=event.state, at=timestamp)
     subscriptions = [(first_url, first_states), *session.fetch_all("further_subscriptions", job_id=job.id)]
-    urls = [url for url, choice in subscriptions if url and wants(parse_states(choice), event.state)]
+    urls = [url for url, choice in subscriptions if url and includes_state(parse_states(choice), event.state)]
     if not urls:
         return
     body = encode_state_webhook(
@@ -151,7 +151,7 @@ def subscribe(session: Session, job_id: str, subscription: StateSubscription) ->
             )
         else:
             event = StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
-        if wants(merged, event.state) and not (is_known and wants(before, event.state)):
+        if includes_state(merged, event.state) and not (is_known and includes_state(before, event.state)):
             _send_end(session, job, event, subscription.url)
     return True
 
@@ -187,7 +187,7 @@ def claim_deliveries(
     taken: list[Delivery] = []
     slots = capacity.allocator()
     for receiver in slots.idle_first(receiver for (receiver,) in session.fetch_all("due_receivers", now=now)):
-        if slots.left <= 0:
+        if slots.free <= 0:
             break
         if (limit := slots.available(receiver)) > 0:
             rows = session.fetch_all("due_deliveries", receiver=receiver, now=now, limit=limit)

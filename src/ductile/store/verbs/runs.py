@@ -19,7 +19,7 @@ from ductile.core.runs.state import (
     RunInfo,
     RunProgress,
     RunView,
-    TokenKey,
+    TokenPosition,
     TokenResult,
     TokenStatus,
 )
@@ -68,7 +68,7 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     fingerprint, jobs, cancelled_at, hops, trace_id, source_event_id, scope_id, branch, sort_key = row
     graph = graph_of(session, fingerprint)
     payload = session.value("event_payload", id=source_event_id) if graph.refers_to_run else None
-    position = TokenKey(scope_id=scope_id, branch=branch, sort_key=sort_key)
+    position = TokenPosition(scope_id=scope_id, branch=branch, sort_key=sort_key)
     return RunView(
         info=RunInfo(
             id=job.run_id,
@@ -91,22 +91,24 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     )
 
 
-def position_of(session: Session, job_id: str) -> TokenKey | None:
+def position_of(session: Session, job_id: str) -> TokenPosition | None:
     row = session.fetch_one("member_by_id", job_id=job_id)
-    return None if row is None else TokenKey(scope_id=row[0], branch=row[1], sort_key=row[2])
+    return None if row is None else TokenPosition(scope_id=row[0], branch=row[1], sort_key=row[2])
 
 
 def read_scope(session: Session, scope_id: str) -> JoinScope:
     row = session.fetch_one("scope_by_id", id=scope_id)
     assert row is not None  # noqa: S101 - pruned together with its run
     parent_id, branch, sort_key, *columns, entry_job_id, context_id, state = row
-    parent = None if parent_id is None else TokenKey(scope_id=parent_id, branch=branch, sort_key=sort_key)
+    parent = (
+        None if parent_id is None else TokenPosition(scope_id=parent_id, branch=branch, sort_key=sort_key)
+    )
     return _read_scope((*columns, parent, entry_job_id, context_id, state))
 
 
 def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
-        _read_token_result((TokenKey(scope_id=scope_id, branch=branch, sort_key=sort_key), *result))
+        _read_token_result((TokenPosition(scope_id=scope_id, branch=branch, sort_key=sort_key), *result))
         for branch, sort_key, *result in session.fetch_all("token_results_of_scope", scope_id=scope_id)
     )
 
@@ -115,7 +117,7 @@ def run_results(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
     return final_results(
         (
             _read_token_result(
-                (TokenKey(scope_id=scope_id, branch=branch, sort_key=sort_key), *result, None)
+                (TokenPosition(scope_id=scope_id, branch=branch, sort_key=sort_key), *result, None)
             ),
             split,
             JoinScopeState(state),
@@ -209,14 +211,14 @@ def insert_token_result(session: Session, run_id: str, result: TokenResult) -> N
     )
 
 
-def insert_member(session: Session, run_id: str, job_id: str, position: TokenKey) -> None:
+def insert_member(session: Session, run_id: str, job_id: str, position: TokenPosition) -> None:
     session.execute("insert_member", job_id=job_id, run_id=run_id, **_position_columns(position))
 
 
-def reopen_token(session: Session, position: TokenKey) -> None:
+def reopen_token(session: Session, position: TokenPosition) -> None:
     """Make a failed token live again, and reopen every scope that its failure had closed."""
     session.execute("delete_token_result", **_position_columns(position))
-    token: TokenKey | None = position
+    token: TokenPosition | None = position
     while token is not None:
         scope = read_scope(session, token.scope_id)
         session.update_one("set_live", id=scope.id, live=scope.live + 1)
@@ -227,5 +229,5 @@ def reopen_token(session: Session, position: TokenKey) -> None:
         token = scope.parent if scope.live == 0 else None
 
 
-def _position_columns(position: TokenKey) -> dict[str, SqlValue]:
+def _position_columns(position: TokenPosition) -> dict[str, SqlValue]:
     return {"scope_id": position.scope_id, "branch": position.branch, "line_order": position.sort_key}

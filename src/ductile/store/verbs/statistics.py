@@ -77,26 +77,28 @@ def execution_statistics(
 
 
 def sample_executions(
-    session: Session, edges: Sequence[datetime], *, counted: int, timed: int
+    session: Session, edges: Sequence[datetime], *, max_counted: int, max_timed: int
 ) -> tuple[SpanSample, ...]:
-    """Return the newest executions of each span between two edges: `counted` by plugin, `timed` of them with
-    their times. Reads no more than that, however many there are.
+    """Return samples of the newest executions of each span between two edges.
+
+    At most `max_counted` are counted by plugin, and at most `max_timed` are returned with their times. No
+    others are read, however many there are.
     """
     samples = []
     for begin, end in pairwise(edges):
         span = {"since": format_timestamp(begin), "until": format_timestamp(end)}
-        rows = session.fetch_all("span_counts", **span, limit=counted)
+        rows = session.fetch_all("span_counts", **span, limit=max_counted)
         counts = tuple(PluginCount(plugin=row[0], executions=row[1], failures=row[2]) for row in rows)
         total = sum(count.executions for count in counts)
-        if total >= counted:
+        if total >= max_counted:
             # More executions than were counted: the difference of their numbers is the total.
             first = session.fetch_one("first_execution_since", since=span["since"])
             after = session.fetch_one("first_execution_since", since=span["until"])
             end_seq = session.value("newest_execution") + 1 if after is None else after[0]
             total = max(total, end_seq - (end_seq if first is None else first[0]))
-        times = session.fetch_all("span_samples", **span, limit=timed) if total else ()
+        times = session.fetch_all("span_samples", **span, limit=max_timed) if total else ()
         samples.append(
-            SpanSample(at=begin, counted=counts, total=total, times=tuple(map(_read_sample, times)))
+            SpanSample(at=begin, counts=counts, total=total, times=tuple(map(_read_sample, times)))
         )
     return tuple(samples)
 

@@ -26,17 +26,17 @@ def place_jobs(
     offers: Sequence[NodeOffer] | None,
     policy: Policy,
     *,
-    longest: timedelta,
+    max_hold: timedelta,
     release_only: bool = False,
     limit: int = BATCH_SIZE,
 ) -> PlacementResult:
     """Hold the ready jobs that none of these nodes may run, and release the held ones that one may run.
 
-    Changes one batch of jobs. A job that was held for `longest` ends. `release_only`: no job is held or
+    Changes one batch of jobs. A job that was held for `max_hold` ends. `release_only`: no job is held or
     ended. `offers` is None if there is only one daemon, which runs every job.
     """
     groups = [read_group(row) for row in session.fetch_all("job_groups")]
-    placement = decide_placement(groups, offers, now=session.now, longest=longest)
+    placement = decide_placement(groups, offers, now=session.now, max_hold=max_hold)
     held: dict[JobGroup, int] = {}
     released: dict[JobGroup, int] = {}
     ended: list[JobStatusChange] = []
@@ -49,7 +49,7 @@ def place_jobs(
             held[group] = _hold(session, group, limit)
             more |= held[group] >= limit
         for group in placement.expire:
-            batch = _expire(session, group, policy, longest=longest, limit=limit)
+            batch = _expire(session, group, policy, max_hold=max_hold, limit=limit)
             ended += batch.jobs
             more |= batch.more
     return PlacementResult(held=held, released=released, ended=tuple(ended), more=more)
@@ -85,17 +85,17 @@ def _release(session: Session, group: JobGroup, limit: int) -> int:
 
 
 def _expire(
-    session: Session, group: JobGroup, policy: Policy, *, longest: timedelta, limit: int
+    session: Session, group: JobGroup, policy: Policy, *, max_hold: timedelta, limit: int
 ) -> BatchResult:
     """End the jobs of a group that were held for too long."""
     rows = session.fetch_all(
         "overdue_without_node",
         plugin=group.plugin,
         node=group.node,
-        until=format_timestamp(session.now - longest),
+        until=format_timestamp(session.now - max_hold),
         limit=limit,
     )
-    span = format_duration(longest)
+    span = format_duration(max_hold)
     error = f"no live node may run {group.plugin}, and none has come within {span}"
     if group.node is not None:
         error = f"it belongs to the node {group.node}, which has not come back within {span}"

@@ -156,11 +156,13 @@ def _running_time(row: tuple[SqlValue, ...], as_of: str) -> float:
     return max(0.0, (parse_timestamp(completed) - parse_timestamp(started)).total_seconds())
 
 
-def short_payloads(session: Session, job_ids: Sequence[str], *, longest: int) -> Mapping[str, ShortPayload]:
-    """Return the payloads of jobs; for a payload of more than `longest` characters, only its length."""
+def short_payloads(
+    session: Session, job_ids: Sequence[str], *, max_length: int
+) -> Mapping[str, ShortPayload]:
+    """Return the payloads of jobs; for a payload of more than `max_length` characters, only its length."""
     payloads = {}
     for job_id in job_ids:
-        payload, length = session.fetch_one("short_payload", id=job_id, longest=longest) or (None, None)
+        payload, length = session.fetch_one("short_payload", id=job_id, max_length=max_length) or (None, None)
         if length is not None:
             payloads[job_id] = ShortPayload(payload=object_or_none(payload), length=length)
     return payloads

@@ -16,7 +16,7 @@ from ductile.core.runs.state import (
     JoinScope,
     JoinScopeView,
     NewRun,
-    TokenKey,
+    TokenPosition,
     TokenResult,
     TokenStart,
 )
@@ -266,7 +266,7 @@ class _CopiedScopes:
     #: Whether the graph has no place for one of the scopes any more.
     changed: bool = False
 
-    def position(self, old: TokenKey, *, tokens: int) -> TokenKey:
+    def position(self, old: TokenPosition, *, tokens: int) -> TokenPosition:
         """Return the same position in the new run, where `tokens` more are live."""
         view = self.views.get(old.scope_id) or self._copy_scope(old.scope_id)
         scope = replace(view.scope, live=view.scope.live + tokens)

@@ -151,8 +151,8 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
         return None
     write_plugin_effects(session, job, view, settlement)
     record_init(session, job, settlement)
-    for outgoing in settlement.events:
-        insert_event(session, outgoing.event, producer=job.id, index=outgoing.index)
+    for indexed_event in settlement.events:
+        insert_event(session, indexed_event.event, producer=job.id, index=indexed_event.index)
     consequences = Consequences()
     consequences.started += [submit_job(session, child, policy.dedupe_ttl) for child in settlement.children]
     for run in settlement.runs:
@@ -387,8 +387,8 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         session.insert_buffered("insert_log", log_row)
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
-    if settlement.callback is not None:
-        write_state_webhooks(session, settlement.callback, job, attempt=settlement.attempt)
+    if settlement.state_change is not None:
+        write_state_webhooks(session, settlement.state_change, job, attempt=settlement.attempt)
     if settlement.is_terminal:
         session.publish(
             JobEnded(job_id=job.id, plugin=job.plugin, command=job.command, submitted_by=job.submitted_by)
