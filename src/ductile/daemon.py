@@ -1,6 +1,7 @@
 """The daemon: builds every part from the configuration, connects them, and serves until stopped.
 
-The only module with a real clock, apart from `ductile.offline`.
+It creates the clock and the source of random numbers, which other parts get as arguments. `ductile.offline`
+does the same for a command.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ async def serve(
         renew_lock=lock.renew,
     )
     engine = Engine(deps, snapshot)
-    # The engine has the active configuration, not one that a reload has refused.
+    # The configuration is asked from the engine: after a refused reload the active one is still the old one.
     signals.subscribe(lambda _: _apply_log_settings(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
         lock.hold_database()

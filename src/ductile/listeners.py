@@ -1,4 +1,4 @@
-"""The daemon's HTTP listeners: opens those of the active configuration, and switches them with a reload.
+"""The daemon's HTTP listeners: open those of the active configuration, and replace them with a reload.
 
 The modules of a listener are imported when it is opened: a daemon without the API does not load HTTP.
 """

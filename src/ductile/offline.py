@@ -1,4 +1,4 @@
-"""Operations without a daemon: opens the store for a command, and runs one job in this process."""
+"""Operations without a daemon: open the store for a command, and run one job in this process."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def store_files() -> StoreFunctions:
 
 
 class OfflineStopCause(StrEnum):
-    """Why a job in this process was stopped before its end."""
+    """The cause for which a job in this process was stopped before its end."""
 
     SIGNAL = "signal"
     TIMEOUT = "timeout"
@@ -256,7 +256,7 @@ async def run_offline(
         runner = WarmRunner()
         live_output = LiveOutput(_CLOCK.now)
         if on_output is not None:
-            live_output.listen(on_output)
+            live_output.subscribe(on_output)
         executor = Executor(
             context.store,
             runner,
@@ -264,7 +264,7 @@ async def run_offline(
             _CLOCK,
             JobSignals(SignalBus()),
             environ,
-            live=live_output,
+            live_output=live_output,
             settle_attempts=_SETTLE_ATTEMPTS,
         )
         try:
@@ -353,7 +353,7 @@ class OfflineRunner:
         self._waiting = [job_id]
         submitted = await self._store.get_job(job_id)
         if submitted is not None and submitted.plugin == RUN_PLUGIN:
-            # A pipeline run has no process: its first steps are run.
+            # A pipeline run has no process of its own: its first steps are run instead.
             record = await self._store.get_run(job_id)
             steps = () if record is None else record.steps
             self._waiting = [step.id for step in steps if step.status is JobStatus.QUEUED]

@@ -42,7 +42,7 @@ class Bench:
     enqueued: int = 0
     stopped: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    clock_was_set: int = 0
+    clock_changes: int = 0
     scheduler: Scheduler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,9 +51,9 @@ class Bench:
             self.clock,
             lambda: self.snapshot,
             rng=Random(7),
-            fired=self._note_fired,
+            on_fired=self._note_fired,
             stop_job=self._note_stopped,
-            clock_was_set=self._note_clock,
+            on_clock_set=self._note_clock,
         )
 
     def _note_fired(self, _firing: Firing, report: FireResult) -> None:
@@ -64,7 +64,7 @@ class Bench:
         self.stopped.append(job_id)
 
     def _note_clock(self) -> None:
-        self.clock_was_set += 1
+        self.clock_changes += 1
 
     async def reload(self, plugins: str) -> None:
         self.snapshot = a_snapshot(self.directory, plugins)

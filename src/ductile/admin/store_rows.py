@@ -106,7 +106,7 @@ def refuse_unusable_target(location: StateLocation, now: datetime) -> None:
     if not isinstance(location, PostgresLocation):
         refuse_existing(location.path)
         return
-    with _postgres(location).look_at_target(location.url.reveal(), now) as rows:
+    with _postgres(location).inspect_target(location.url.reveal(), now) as rows:
         if rows is not None:
             _refuse_rows(rows, location)
 

@@ -1,4 +1,4 @@
-"""Artifact files: opened only under the configured roots, measured and hashed."""
+"""Artifact files: open them only under the configured roots, measure and hash them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def describe_artifacts(
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done.set)
 
-    # A daemon thread of its own: a file system that hangs blocks it for ever, and must not block the exit.
+    # A separate thread that does not block the exit (`daemon`): a file system that hangs blocks it for ever.
     threading.Thread(target=read, name="ductile-artifacts", daemon=True).start()
     await clock.wait(clock.now() + READ_TIMEOUT, done)
     given_up.set()

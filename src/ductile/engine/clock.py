@@ -49,12 +49,12 @@ class SystemClock:
             return
         end = self.monotonic() + (until - self.now()).total_seconds()
         while not wake.is_set():
-            # The smaller of both: a wall clock that was set back must not prolong the wait.
+            # The smaller one counts: a wall clock that was set back must not prolong the wait.
             remaining = min((until - self.now()).total_seconds(), end - self.monotonic())
             if remaining <= 0:
                 return
             try:
-                # In slices, to notice a wall clock that was set forward.
+                # Waits in slices, to notice a wall clock that was set forward.
                 async with asyncio.timeout(min(remaining, MAX_SLEEP_SECONDS)):
                     await wake.wait()
             except TimeoutError:
@@ -115,7 +115,7 @@ class TimerLoop:
 def start_services(
     services: Mapping[str, Coroutine[Any, Any, None]], *, on_failure: Callable[[BaseException], None]
 ) -> dict[str, asyncio.Task[None]]:
-    """Run each service as a task of its name. `on_failure` is called with the error of a service."""
+    """Run each service in a task with its name. `on_failure` is called with the error of a service."""
 
     def report_failure(service: asyncio.Task[None]) -> None:
         if not service.cancelled() and (error := service.exception()) is not None:

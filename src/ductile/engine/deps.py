@@ -45,8 +45,8 @@ class EngineDeps(Value):
     #: Reads and compiles the configuration on disk. Blocks; raises `ConfigError`.
     load: Callable[[], Snapshot]
     listeners: NetworkListeners
-    #: The same without verifying the seal, with other contents of some files (None removes one): only to show
-    #: the effects of sealing the files and of a reload.
+    #: Like `load`, but does not verify the seal, and takes the contents of some files from its argument (None
+    #: if there is no such file). Used only to show the effects of sealing the files and of a reload.
     load_unsealed: Callable[[Mapping[Path, bytes | None]], Snapshot] | None = None
     webhook_client: WebhookClient = field(default_factory=HttpWebhookClient)
     #: Takes the store's lock file again if it was removed; returns whether it was.

@@ -37,8 +37,8 @@ from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Store
 from ductile.struct import replace
 
-#: The lease of a claim. It is never renewed: on one machine the store's lock proves that the daemon lives,
-#: with several nodes their heartbeats do.
+#: Stored with a claim as `lease_until`, which decides nothing. On one machine the store's lock proves that
+#: the daemon lives; with several nodes, the lease that each of them renews (`ductile.engine.membership`).
 LEASE = timedelta(minutes=5)
 POLL_INTERVAL = timedelta(seconds=30)
 #: The first and the longest pause of claims after a process could not be started for lack of resources.
@@ -66,6 +66,8 @@ def plugins_run_here(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 class Pause(Enum):
+    """The reasons why the dispatcher claims nothing for a while."""
+
     #: A claim is to be repeated because the store was full or locked.
     STORE = auto()
     #: Nothing is claimed because resources were exhausted.
@@ -105,7 +107,7 @@ class Dispatcher:
         #: Whether jobs may be ready that no claim has searched for, and whether a claim is about to start.
         self._claim_needed = False
         self._claim_scheduled = False
-        self._claims: set[asyncio.Task[Any]] = set()
+        self._claim_tasks: set[asyncio.Task[Any]] = set()
         #: Workers that claims in flight are for.
         self._reserved = 0
         #: The init job of each plugin whose other jobs wait for it.
@@ -187,8 +189,8 @@ class Dispatcher:
                     await self._stopped.wait()
             except TimeoutError:
                 self.wake()
-        while self._claims:
-            await asyncio.wait(self._claims)
+        while self._claim_tasks:
+            await asyncio.wait(self._claim_tasks)
 
     def stop(self) -> None:
         """Start no more claims. Executions continue."""
@@ -206,12 +208,12 @@ class Dispatcher:
 
     def _start_claim(self, claim: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = asyncio.create_task(claim, name="claim")
-        self._claims.add(task)
+        self._claim_tasks.add(task)
         task.add_done_callback(self._on_claim_done)
         return task
 
     def _on_claim_done(self, claim: asyncio.Task[Any]) -> None:
-        self._claims.discard(claim)
+        self._claim_tasks.discard(claim)
         error = None if claim.cancelled() else claim.exception()
         if isinstance(error, STORE_UNAVAILABLE):
             # Nothing was claimed. The queue is on disk and can wait.

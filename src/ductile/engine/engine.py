@@ -19,7 +19,7 @@ from ductile.engine.executor import Executor
 from ductile.engine.job_signals import JobSignals
 from ductile.engine.live_output import LiveOutput
 from ductile.engine.maintenance import index_forever, prune_forever
-from ductile.engine.membership import Membership, node_name, shared_fingerprint, this_machine
+from ductile.engine.membership import Membership, machine_id, node_name, shared_fingerprint
 from ductile.engine.placement import Placer
 from ductile.engine.recovery import kill_orphans, recover
 from ductile.engine.reload.drain import Drain
@@ -51,6 +51,8 @@ T = TypeVar("T")
 
 
 class Engine:
+    """Owns the services that run without being called, and offers those that operations use."""
+
     def __init__(self, deps: EngineDeps, snapshot: Snapshot) -> None:
         self._deps = deps
         self._started_at = deps.clock.now()
@@ -67,7 +69,7 @@ class Engine:
         self.job_signals = JobSignals(signals)
         self.waiters = Waiters()
         self.live_output = LiveOutput(clock.now)
-        self._machine = this_machine()
+        self._machine = machine_id()
         self._owner = make_identity(os.uname().nodename)
         self.membership = self._create_membership()
         self._executor = Executor(
@@ -77,7 +79,7 @@ class Engine:
             clock,
             self.job_signals,
             deps.environ,
-            live=self.live_output,
+            live_output=self.live_output,
             may_run=self.membership.holds_lease,
         )
         self.dispatcher = Dispatcher(
@@ -134,9 +136,9 @@ class Engine:
             self._deps.clock,
             self.snapshot,
             rng=self._deps.rng,
-            fired=self.job_signals.fired,
+            on_fired=self.job_signals.emit_fired,
             stop_job=self._stop_cancelled,
-            clock_was_set=self._on_clock_set,
+            on_clock_set=self._on_clock_set,
             draining=lambda: self.draining,
             is_leader=self.membership.is_leader,
         )
@@ -144,7 +146,7 @@ class Engine:
     def _subscribe(self) -> None:
         """Connect services to the store's changes. `ductile.store.notifier` lists them all."""
         notifier = self._deps.store.notifier
-        notifier.subscribe(JobsEnqueued, lambda change: self.job_signals.submitted(change.results))
+        notifier.subscribe(JobsEnqueued, lambda change: self.job_signals.emit_submitted(change.results))
         notifier.subscribe(JobsReady, self.dispatcher.on_jobs_ready)
         notifier.subscribe(JobEnded, self.dispatcher.on_job_ended)
         notifier.subscribe(JobEnded, self.waiters.on_job_ended)
@@ -226,7 +228,7 @@ class Engine:
 
     # -- the life of the engine
 
-    async def run(self, ready: Callable[[], None]) -> None:
+    async def run(self, on_ready: Callable[[], None]) -> None:
         """Recover, serve until stopped, and shut down. Raises the error that ended the engine, if any."""
         await self._deps.store.check_files()  # Raises if the store failed before `_subscribe`.
         async with self.membership.joined():
@@ -234,7 +236,7 @@ class Engine:
             if not self.stopping:
                 await self.reloader.start()
             if not self.stopping:
-                await self._serve(ready)
+                await self._serve(on_ready)
             else:
                 # No service was started; the next start completes the recovery.
                 self._deps.signals.emit(Signal.SERVICE_STOPPING, data={"running": 0})
@@ -250,7 +252,7 @@ class Engine:
         if deps.store.cluster is None:
             await self._placer.release_all()
 
-    async def _serve(self, ready: Callable[[], None]) -> None:
+    async def _serve(self, on_ready: Callable[[], None]) -> None:
         store, clock = self._deps.store, self._deps.clock
         is_leader = self.membership.is_leader
         services = start_services(
@@ -270,7 +272,7 @@ class Engine:
             on_failure=self._fail,
         )
         self._ready = True
-        ready()
+        on_ready()
         await self._stop_requested.wait()
         await self._shut_down(services)
 
@@ -307,7 +309,7 @@ class Engine:
         return ended.result()
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the daemon because of a fault of Ductile. The next start recovers from the store."""
+        """Stop the daemon after an error that no job caused. The next start recovers from the store."""
         if self._failure is None:
             self._failure = error
             signal = Signal.STORE_FAILED if isinstance(error, StoreFailedError) else Signal.SERVICE_FAILED
@@ -315,7 +317,7 @@ class Engine:
         if not self.stopping:
             self.stop()
 
-    # -- short background tasks
+    # -- the work of the services
 
     async def _watch_store(self) -> None:
         """Check the store's files at every tick: an idle daemon makes no commit that would check them."""
@@ -337,7 +339,7 @@ class Engine:
         for cancelled in overdue.cancelled:
             for job_id in cancelled.stopping:
                 await self.stop_job(job_id)
-            self.job_signals.ended(cancelled.ended)
+            self.job_signals.emit_ended(cancelled.ended)
         return overdue.next_due_at
 
     async def _send_failure_notice(self) -> datetime | None:
@@ -360,7 +362,7 @@ class Engine:
 
     def _on_cancel_requested(self, change: CancelRequested) -> None:
         """Stop a job that runs on this node, whichever node accepted its cancellation."""
-        if self._executor.runs(change.job_id):
+        if self._executor.is_running(change.job_id):
             self._stop_jobs((change.job_id,))
 
     def _stop_jobs(self, job_ids: tuple[str, ...]) -> None:

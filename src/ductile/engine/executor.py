@@ -53,12 +53,12 @@ class Executor:
         job_signals: JobSignals,
         environ: Mapping[str, str],
         *,
-        live: LiveOutput,
+        live_output: LiveOutput,
         settle_attempts: int | None = None,
         may_run: Callable[[], bool] = lambda: True,
     ) -> None:
         """Plugin processes start from `environ` and from the working directory that is current now. Their
-        output goes to `live` as it comes.
+        output goes to `live_output` as it comes.
 
         `settle_attempts` limits how often storing a result is tried; None: no limit. While `may_run` is
         false, no process is started: jobs go back to the queue.
@@ -68,14 +68,14 @@ class Executor:
         self._snapshot = snapshot
         self._clock = clock
         self._job_signals = job_signals
-        self._live = live
+        self._live_output = live_output
         self._host = LaunchHost(
             store_id=store.store_id,
             # A copy: os.environ decodes every variable each time it is read.
             environ=dict(environ),
             directory=str(Path.cwd()),
             now=clock.now,
-            output_callback=live.callback_for,
+            output_callback=live_output.callback_for,
         )
         self._settle_attempts = settle_attempts
         self._may_run = may_run
@@ -102,14 +102,14 @@ class Executor:
         """
         job = claim.job
         snapshot = snapshot or self._snapshot()
-        self._job_signals.claimed(job)
+        self._job_signals.emit_claimed(job)
         try:
             prepared = prepare_launch(claim, snapshot, self._host)
             if isinstance(prepared, PreparedLaunch):
                 interpretation = await self._run(claim, prepared, on_resources_exhausted)
             else:
                 interpretation = Interpretation(outcome=prepared)
-            self._job_signals.exited(job, interpretation)
+            self._job_signals.emit_exited(job, interpretation)
             outcome = interpretation.outcome
             if isinstance(outcome, Completed) and (artifacts := outcome.response.artifacts):
                 artifacts = await describe_artifacts(artifacts, snapshot.artifact_roots, self._clock)
@@ -118,7 +118,7 @@ class Executor:
             result = await self._settle(job, outcome, snapshot, on_result)
         finally:
             self._stop_requested.discard(_execution_of(job))
-        self._job_signals.settled(job, result)
+        self._job_signals.emit_settled(job, result)
         return result
 
     def stop(self, job: Job) -> None:
@@ -127,7 +127,7 @@ class Executor:
         if (process := self._processes.get(_execution_of(job))) is not None:
             process.stop()
 
-    def runs(self, job_id: str) -> bool:
+    def is_running(self, job_id: str) -> bool:
         """Return whether a process of the job runs on this node."""
         return any(running == job_id for running, _ in self._processes)
 
@@ -163,7 +163,7 @@ class Executor:
             return interpret(process, script)
         self._processes[_execution_of(job)] = process
         try:
-            self._job_signals.started(job, process.age)
+            self._job_signals.emit_started(job, process.age)
             marking = asyncio.create_task(self._mark_working(job)) if claim.has_subscribers else None
             if self._is_stopping(job):  # The stop came while the process was being started.
                 process.stop(at_once=self._give_up.is_set() or not self._may_run())
@@ -174,7 +174,7 @@ class Executor:
             return interpret(ended, script)
         finally:
             self._processes.pop(_execution_of(job), None)
-            self._live.end(job)
+            self._live_output.end(job)
 
     def _is_stopping(self, job: Job) -> bool:
         return self._stopping or not self._may_run() or _execution_of(job) in self._stop_requested
@@ -202,7 +202,7 @@ class Executor:
                 return await self._store.settle(job, outcome, policy)
             except STORE_UNAVAILABLE as error:
                 if attempts == 1:
-                    self._job_signals.result_not_stored(job, error)
+                    self._job_signals.emit_result_not_stored(job, error)
                 if self._give_up.is_set() or attempts == self._settle_attempts:
                     raise ResultNotStoredError(job.id) from error
                 await self._clock.wait(self._clock.now() + pause, self._give_up)
@@ -211,7 +211,7 @@ class Executor:
                 # The response can never be stored. The job must still end, so this is its failure.
                 outcome = Failed(
                     reason=JobReason.PROTOCOL_ERROR,
-                    error=f"the answer cannot be stored: {error.message}",
+                    error=f"the response cannot be stored: {error.message}",
                     permanent=True,
                     evidence=outcome.evidence,
                 )

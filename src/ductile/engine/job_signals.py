@@ -16,15 +16,15 @@ from ductile.store.model.jobs import (
     DuplicateChild,
     EnqueueResult,
     JobStatusChange,
+    NotSettled,
     SettleResult,
-    SettleSkipped,
 )
 from ductile.store.model.schedules import FireResult, FireStatus, Firing
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
 _WARNINGS = {
     ExecutionWarning.EXIT_IGNORED: (
-        "the plugin answered ok and exited with a failure status; the answer counts"
+        "the plugin responded ok and exited with a failure status; the response counts"
     ),
     ExecutionWarning.STDERR_CUT: "the plugin wrote more to stderr than is kept",
     ExecutionWarning.LEFTOVERS: "the plugin left processes behind; those of its group were ended",
@@ -57,17 +57,17 @@ class JobSignals:
 
     # -- an execution
 
-    def claimed(self, job: Job) -> None:
+    def emit_claimed(self, job: Job) -> None:
         waited_ms = None
         if job.execution == 1 and job.started_at is not None:
             waited_ms = (job.started_at - job.created_at).total_seconds() * 1000
         self._emit(Signal.JOB_CLAIMED, job, execution=job.execution, waited_ms=waited_ms)
 
-    def started(self, job: Job, seconds_ago: float) -> None:
+    def emit_started(self, job: Job, seconds_ago: float) -> None:
         ms_ago = int(seconds_ago * 1_000_000) / 1000
         self._emit(Signal.JOB_STARTED, job, execution=job.execution, ms_ago=ms_ago)
 
-    def exited(self, job: Job, interpretation: Interpretation) -> None:
+    def emit_exited(self, job: Job, interpretation: Interpretation) -> None:
         evidence = interpretation.outcome.evidence
         self._emit(Signal.JOB_EXITED, job, exit_code=evidence.exit_code, signal_number=evidence.signal)
         if evidence.stderr:
@@ -78,12 +78,12 @@ class JobSignals:
             level = _LEVELS.get(str(line.level), SignalLevel.INFO)
             self._signals.emit(Signal.JOB_SAID, line.message, plugin=job.plugin, job_id=job.id, level=level)
 
-    def result_not_stored(self, job: Job, error: DuctileError) -> None:
+    def emit_result_not_stored(self, job: Job, error: DuctileError) -> None:
         """Emit that the store could not take the result now. The result is kept and stored later."""
         self._signals.emit(unavailable_signal(error), error.message, plugin=job.plugin, job_id=job.id)
 
-    def settled(self, job: Job, result: SettleResult) -> None:
-        if isinstance(result, SettleSkipped):
+    def emit_settled(self, job: Job, result: SettleResult) -> None:
+        if isinstance(result, NotSettled):
             self._emit(Signal.JOB_SUPERSEDED, job, answer=result)
             return
         settlement = result.settlement
@@ -100,8 +100,8 @@ class JobSignals:
         for indexed_event in settlement.events:
             if indexed_event.event.id not in routed and job.run_id is None:
                 self._emit(Signal.EVENT_UNROUTED, job, event_type=indexed_event.event.type)
-        self.submitted(result.started, parent=job.id)
-        self.ended(result.ended)
+        self.emit_submitted(result.started, parent=job.id)
+        self.emit_ended(result.ended)
 
     def _emit_settlement(self, job: Job, settlement: Settlement) -> None:
         error = settlement.last_error
@@ -132,12 +132,12 @@ class JobSignals:
 
     # -- jobs without an execution
 
-    def ended(self, jobs: Sequence[JobStatusChange]) -> None:
-        """Emit the ends of jobs that ended without an execution: on request, with their run, or as a run."""
+    def emit_ended(self, jobs: Sequence[JobStatusChange]) -> None:
+        """Emit the end of each job that ended without an execution: on request, with its run, or as a run."""
         for job in jobs:
             self._emit(_STATUS_SIGNALS[job.status], job, reason=job.reason, error=job.error)
 
-    def submitted(self, results: Sequence[EnqueueResult], *, parent: str | None = None) -> None:
+    def emit_submitted(self, results: Sequence[EnqueueResult], *, parent: str | None = None) -> None:
         """Emit the submissions of a caller, or of an event of the job `parent`."""
         origin: JsonObject = {} if parent is None else {"parent": parent}
         for result in results:
@@ -147,7 +147,7 @@ class JobSignals:
                     self._emit_accepted(result, origin)
                     for member in result.steps:
                         self._emit_accepted(member, {"parent": job_id})
-                    self.ended(result.ended)
+                    self.emit_ended(result.ended)
                 case Deduplicated(plugin=plugin, command=command, dedupe_key=key):
                     data: JsonObject = {"command": command, **origin, "dedupe_key": bare_key(key)}
                     self._signals.emit(Signal.JOB_DEDUPLICATED, plugin=plugin, job_id=job_id, data=data)
@@ -160,14 +160,14 @@ class JobSignals:
 
     # -- schedules
 
-    def fired(self, firing: Firing, result: FireResult) -> None:
+    def emit_fired(self, firing: Firing, result: FireResult) -> None:
         """Emit the jobs of a firing, the jobs that it ended, and each of its occurrences."""
         status = result.status
         if status is FireStatus.FIRED:
             for job in (firing.job, *firing.catch_up_jobs):
                 if job is not None:
                     self._emit(Signal.JOB_ACCEPTED, job)
-        self.ended(result.ended)
+        self.emit_ended(result.ended)
         if status not in _FIRE_SIGNALS or (status is FireStatus.DEFERRED and firing.was_deferred):
             return
         for occurrence in firing.occurrences:

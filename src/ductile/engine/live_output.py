@@ -56,8 +56,8 @@ class OutputPiece(Value):
     command: str
     execution: int
     stream: OutputStream
-    #: Bytes of the stream before this text. Some were dropped if it is beyond the end of
-    #: the piece before.
+    #: Bytes of the stream before this text. If it is larger than the `end` of the piece before, the output
+    #: between the two was dropped.
     offset: int
     #: Bytes of the stream up to the end of this text.
     end: int
@@ -75,7 +75,7 @@ NOTHING_READ = LiveOutputRead(pieces=(), position=0)
 
 @dataclass(slots=True)
 class _Chunk:
-    #: Bytes of all streams together up to its end.
+    #: Bytes of all streams together up to the end of this chunk.
     position: int
     offset: int
     data: bytes
@@ -93,7 +93,7 @@ class _Stream:
 
 
 class _Source(NamedTuple):
-    """The execution that prints. Not the whole job, whose payload may be large."""
+    """The execution that prints. The job itself is not kept here, because its payload may be large."""
 
     job_id: str
     run_id: str | None
@@ -133,7 +133,7 @@ class LiveOutput:
         self._followers: dict[str | None, list[asyncio.Event]] = {}
         #: When a follower was last seen, the latest at the end.
         self._last_seen: dict[str | None, datetime] = {}
-        self._listeners: list[Callable[[OutputPiece], None]] = []
+        self._subscribers: list[Callable[[OutputPiece], None]] = []
 
     # -- for the executor
 
@@ -182,8 +182,8 @@ class LiveOutput:
             self._wake(execution.source)
 
     def _append(self, execution: _Execution, name: OutputStream, stream: _Stream, data: bytes) -> None:
-        for listener in self._listeners:
-            listener(_piece(execution.source, name, stream.written, data))
+        for subscriber in self._subscribers:
+            subscriber(_piece(execution.source, name, stream.written, data))
         self._position += len(data)
         last = stream.chunks[-1] if stream.chunks else None
         if (
@@ -202,9 +202,9 @@ class LiveOutput:
 
     # -- for followers
 
-    def listen(self, listener: Callable[[OutputPiece], None]) -> None:
-        """Call the listener with each piece of output as it comes."""
-        self._listeners.append(listener)
+    def subscribe(self, subscriber: Callable[[OutputPiece], None]) -> None:
+        """Call the subscriber with each piece of output as soon as it is printed."""
+        self._subscribers.append(subscriber)
 
     def expect_follower(self, job_id: str) -> None:
         """Keep the output of this job for a follower that comes within `FOLLOWER_ABSENCE`."""

@@ -1,6 +1,6 @@
-"""Maintenance: remove rows whose retention is over, and index job logs for search, in small sweeps.
+"""Maintenance: remove rows whose retention is over, and index job logs for search, in small batches.
 
-Sweeps have the writer's lowest priority, so that they never delay a job.
+The batches have the writer's lowest priority, so that they never delay a job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def prune_forever(
     signals: SignalBus,
     is_leader: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Prune at every tick, on the leader. A sweep that finds nothing writes nothing."""
+    """Prune at every tick, on the leader. A batch that finds nothing writes nothing."""
     while True:
         with suppress(*STORE_UNAVAILABLE):  # The next tick tries again.
             retention = retention_of(snapshot())

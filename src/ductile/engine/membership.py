@@ -1,4 +1,4 @@
-"""Membership: this daemon among the nodes that share its store. Without a shared store it does nothing.
+"""Membership: make this daemon a node among those that share its store. Without a shared store, do nothing.
 
 A node renews its lease with every heartbeat. A node that has not renewed it for `FENCE_AFTER`, by a clock
 that also counts while the machine sleeps, fences itself: it claims and starts nothing and kills its
@@ -44,7 +44,7 @@ def seconds_since_boot() -> float:
     return time.clock_gettime(_BOOTTIME)
 
 
-def this_machine() -> str:
+def machine_id() -> str:
     """Return the id of the boot and of the pid namespace in which processes of this daemon are visible."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -80,8 +80,8 @@ def node_name(snapshot: Snapshot) -> str:
     return snapshot.service.node or os.uname().nodename
 
 
-def seconds_until_next(heartbeat: Heartbeat, *, lease_held_for: float) -> float:
-    """Return when to send the next heartbeat: earlier if a node could be ended as dead before the usual time.
+def seconds_until_next_heartbeat(heartbeat: Heartbeat, *, lease_held_for: float) -> float:
+    """Return in how many seconds to send the next heartbeat: fewer if a node could be ended as dead earlier.
 
     Every node does this, because the silent node may be the leader itself.
     """
@@ -161,7 +161,7 @@ class Membership:
                 "heartbeats": self._send_heartbeats(cluster),
                 "lease": self._watch_lease(),
                 "recovery": self._recover_forever(),
-                "listener": cluster.listen(),
+                "notifications": cluster.listen(),
             },
             on_failure=self._on_failure,
         )
@@ -232,7 +232,9 @@ class Membership:
                 await self._end_silent_nodes(cluster, heartbeat)
                 if heartbeat.cancelled:
                     self._stop_jobs(heartbeat.cancelled)
-                pause = seconds_until_next(heartbeat, lease_held_for=self._elapsed() - self._lease_held_since)
+                pause = seconds_until_next_heartbeat(
+                    heartbeat, lease_held_for=self._elapsed() - self._lease_held_since
+                )
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._heartbeat_requested.wait()

@@ -41,7 +41,7 @@ class Placer:
         self._signals = signals
         self._job_signals = job_signals
         self._is_leader = is_leader
-        #: What the nodes offered in the latest heartbeat.
+        #: The offers of the nodes in the latest heartbeat.
         self._offers: tuple[NodeOffer, ...] = ()
         self._requested = asyncio.Event()
 
@@ -85,7 +85,7 @@ class Placer:
             )
             _add(held, result.held)
             _add(released, result.released)
-            self._job_signals.ended(result.ended)
+            self._job_signals.emit_ended(result.ended)
             more = result.more
         for signal, groups in ((Signal.JOBS_WITHOUT_NODE, held), (Signal.JOBS_PLACED, released)):
             for group, count in groups.items():

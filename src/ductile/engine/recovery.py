@@ -34,15 +34,15 @@ async def recover(
         return
     cluster = store.cluster
     # A node that ends from here on may leave processes that this search misses: the next recovery finds them.
-    living = () if cluster is None else tuple(node.info.owner for node in await cluster.nodes())
+    live_owners = () if cluster is None else tuple(node.info.owner for node in await cluster.nodes())
     await kill_orphans(store, signals)
     more = True
     while more and not is_stopping():
-        sweep = await store.recover(policy, on_node=cluster is not None, living=living)
-        for job in sweep.jobs:
+        batch = await store.recover(policy, on_node=cluster is not None, live_owners=live_owners)
+        for job in batch.jobs:
             data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
             signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)
-        more = sweep.more
+        more = batch.more
 
 
 async def kill_orphans(store: Store, signals: SignalBus) -> None:

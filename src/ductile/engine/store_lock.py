@@ -1,4 +1,4 @@
-"""One process per store, held by locks that the kernel releases when the process dies.
+"""Locks that let one process use a store. The kernel releases them when the process dies.
 
 Two files are locked with `flock`. `ductile.lock` contains the holder's pid, but can be removed and replaced.
 The database cannot be removed without the daemon noticing it, so the lock on the database decides.
@@ -36,7 +36,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class LockPurpose(StrEnum):
-    """Why a process holds the store; the values are written to the purpose file."""
+    """The purpose for which a process holds the store. The values are written to the purpose file."""
 
     DAEMON = "daemon"
     #: Running one job without a daemon.

@@ -124,7 +124,7 @@ class OperationContext(Value):
 
     @property
     def _whole_store(self) -> Store:
-        return self.store.whole if isinstance(self.store, OwnJobs) else self.store
+        return self.store.store if isinstance(self.store, OwnJobs) else self.store
 
     def for_started_jobs(self) -> OperationContext:
         """Return the context for reading jobs that the caller has started.
@@ -164,7 +164,7 @@ class OperationContext(Value):
     def report_ended(self, jobs: Sequence[JobStatusChange]) -> None:
         """Emit the telemetry of jobs that this operation has ended."""
         if self.engine is not None:
-            self.engine.job_signals.ended(jobs)
+            self.engine.job_signals.emit_ended(jobs)
 
     async def enqueue(self, submission: Submission) -> tuple[EnqueueResult, ...]:
         """Write the submission to the store. Cancelling the caller meanwhile does not undo it.

@@ -13,8 +13,8 @@ webhook sender, the log index, drains and event streams subscribe themselves):
   scheduled or a poll, a drain counts pending work (every 5 s), job logs are indexed, and the dispatcher stops
   waiting for an init.
 - `CancelRequested`: the engine stops the job if it runs here; with several nodes, polls with every heartbeat.
-- `RetryScheduled`, `DeadlineSet`: the timer loops of retries and of run deadlines wake earlier; they poll
-  every minute.
+- `RetryScheduled`, `DeadlineSet`, `FailureRecorded`: the timer loops of retries, of run deadlines and of
+  failure notices wake earlier; they poll every minute.
 - `SchedulesChanged`: the scheduler wakes up; it polls with every tick.
 - `DeliveriesDue`: the webhook sender claims deliveries; polls every minute.
 - `LedgerAppended`: event streams (`api.events`, polls every 15 s) and commands that follow a
@@ -24,7 +24,8 @@ webhook sender, the log index, drains and event streams subscribe themselves):
 - `StoreUnavailable`, `StoreAvailable`: the daemon logs them.
 
 With several nodes on one store, the changes of the others are published here as well, except `JobsEnqueued`
-and `StoreFailed`. Subscribers must not rely on changes alone: one that is lost must only cost time.
+and those about the store itself. Subscribers must not rely on changes alone: one that is lost must only cost
+time.
 """
 
 from __future__ import annotations

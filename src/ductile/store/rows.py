@@ -80,7 +80,7 @@ def storable(text: str | None) -> str | None:
     return text if text is None or text.isascii() else text.encode(errors="replace").decode()
 
 
-def object_or_none(text: str | None) -> JsonObject | None:
+def json_object_or_none(text: str | None) -> JsonObject | None:
     return None if text is None else cast("JsonObject", from_json(text))
 
 
@@ -92,7 +92,7 @@ def milliseconds(count: float) -> timedelta:
     return timedelta(milliseconds=count)
 
 
-def text_or_none(instant: datetime | None) -> str | None:
+def timestamp_or_none(instant: datetime | None) -> str | None:
     return None if instant is None else format_timestamp(instant)
 
 
@@ -184,7 +184,7 @@ def read_log(row: tuple[SqlValue, ...]) -> LogRow:
         "artifacts": list_or_empty(values["artifacts"]),
         "output": OutputFormat(values["output"]),
         "stderr_truncated": bool(values["stderr_truncated"]),
-        "payload": object_or_none(values.get("payload")),
+        "payload": json_object_or_none(values.get("payload")),
     }
     return LogRow(**values)
 
@@ -236,10 +236,10 @@ _read_schedule = row_reader(
 
 def read_schedule(row: tuple[SqlValue, ...]) -> ScheduleEntry:
     *columns, nominal_at, due_at, defined_at = row
-    return _read_schedule((*columns, planned_or_none(nominal_at, due_at), defined_at))
+    return _read_schedule((*columns, planned_occurrence_or_none(nominal_at, due_at), defined_at))
 
 
-def planned_or_none(nominal_at: str | None, start_at: str | None) -> PlannedOccurrence | None:
+def planned_occurrence_or_none(nominal_at: str | None, start_at: str | None) -> PlannedOccurrence | None:
     if nominal_at is None or start_at is None:
         return None
     return PlannedOccurrence(nominal_at=parse_timestamp(nominal_at), start_at=parse_timestamp(start_at))

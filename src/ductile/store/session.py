@@ -32,7 +32,7 @@ class Session(Protocol):
 
     @property
     def now(self) -> datetime:
-        """The clock, for deciding what is due. It may go back."""
+        """The time by the clock, for deciding what is due. It may go back."""
 
     @property
     def timestamp(self) -> str:
@@ -48,7 +48,7 @@ class Session(Protocol):
     def fetch_one(self, query: str, /, **values: SqlValue) -> tuple[SqlValue, ...] | None:
         """Return the first row of a named query, or None."""
 
-    def value(self, query: str, /, **values: SqlValue) -> SqlValue:
+    def fetch_value(self, query: str, /, **values: SqlValue) -> SqlValue:
         """Return the first column of the first row of a named query, or None."""
 
     def fetch_all(self, query: str, /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:

@@ -1,4 +1,4 @@
-"""Copies of a whole store from one database to another, and the proof that nothing is missing.
+"""Copy a whole store from one database to another, and prove that nothing is missing.
 
 Every row is read as values, written as values, and read again from the copy. A table is compared by its
 number of rows and the sum of their hashes, so the order of rows does not matter. One row at a time is in

@@ -102,7 +102,7 @@ class WriteConnection(Protocol):
 
     @property
     def has_written(self) -> bool:
-        """Whether the last transaction has changed something."""
+        """Return whether the last transaction has changed something."""
 
     def begin(self, seqs_to_settle: Callable[[], Sequence[int]]) -> None:
         """Begin a transaction in which no other process writes.
@@ -147,7 +147,7 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: tuple[deque[WriteRequest[Any]], ...] = tuple(deque() for _ in Priority)
         self._lock = threading.Lock()
-        self._work_waits = threading.Condition(self._lock)
+        self._request_waits = threading.Condition(self._lock)
         self._closing = False
         #: Whether the thread waits for a request.
         self.is_idle = False
@@ -190,8 +190,8 @@ class Writer:
         if iterations and len(self._queues[Priority.ENQUEUE]) >= BURST:
             loop.call_soon(self.wake, loop, iterations - 1)
             return
-        with self._work_waits:
-            self._work_waits.notify()
+        with self._request_waits:
+            self._request_waits.notify()
 
     def waiting(self, priority: Priority) -> int:
         """Return how many requests of this priority wait for the thread."""
@@ -216,9 +216,9 @@ class Writer:
 
     async def close(self) -> None:
         """Commit the waiting requests, then end the thread."""
-        with self._work_waits:
+        with self._request_waits:
             self._closing = True
-            self._work_waits.notify()
+            self._request_waits.notify()
         await asyncio.to_thread(self._thread.join)
 
     # -- the thread
@@ -244,12 +244,12 @@ class Writer:
 
     def _wait_for_work(self) -> bool:
         """Wait for a request. Returns False if there is none and the writer closes."""
-        with self._work_waits:
+        with self._request_waits:
             while not any(self._queues):
                 if self._closing:
                     return False
                 self.is_idle = True
-                self._work_waits.wait()
+                self._request_waits.wait()
             self.is_idle = False
         return True
 

@@ -179,7 +179,7 @@ async def test_a_node_that_stops_inside_a_transaction_does_not_block_the_others(
         go_on.set()
         await writing
         assert len(entered_as) == 2
-        assert await other.run_read(lambda session: session.value("get_meta", key="stopped")) == "again"
+        assert await other.run_read(lambda session: session.fetch_value("get_meta", key="stopped")) == "again"
 
 
 async def test_a_server_that_hangs_counts_as_away(

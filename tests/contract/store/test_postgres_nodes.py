@@ -296,9 +296,9 @@ async def test_jobs_of_a_node_that_has_just_ended_wait_for_the_next_recovery(tmp
         await store.cluster.join(node)
         job_id = await accept(store, a_new_job())
         await store.claim(owner=node.owner, caps=ROOMY, limit=1, lease=LEASE)
-        living = [each.info.owner for each in await store.cluster.nodes()]
+        live_owners = [each.info.owner for each in await store.cluster.nodes()]
         await store.cluster.end_node(node.owner)
-        assert (await store.recover(POLICY, on_node=True, living=living)).jobs == ()
+        assert (await store.recover(POLICY, on_node=True, live_owners=live_owners)).jobs == ()
         (recovered,) = (await store.recover(POLICY, on_node=True)).jobs
         assert recovered.id == job_id
 

@@ -37,9 +37,9 @@ from ductile.store.model.jobs import (
     CancelStatus,
     ClaimedJob,
     Deduplicated,
+    NotSettled,
     RetryResult,
     Settled,
-    SettleSkipped,
 )
 from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
@@ -260,7 +260,7 @@ class QueueMachine(RuleBasedStateMachine):
         if job.status is JobStatus.RUNNING and job.execution == past.execution:
             return
         answer = self.run(self.store.settle(past, OUTCOMES[outcome], POLICY))
-        assert isinstance(answer, SettleSkipped)
+        assert isinstance(answer, NotSettled)
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:

@@ -30,7 +30,7 @@ from builders.pipelines import (
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored, submit, whole_ledger
 from ductile.core.jobs.model import JobReason, JobStatus, LedgerKind, NewJob, Outcome, Requeued
 from ductile.core.json import MAX_DEPTH
-from ductile.store.model.jobs import Accepted, Deduplicated, SettleSkipped
+from ductile.store.model.jobs import Accepted, Deduplicated, NotSettled
 from ductile.store.model.maintenance import ConfigOrigin
 from ductile.store.port import Store
 
@@ -312,7 +312,7 @@ async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
         await settle(store, claim, ok(), policy)
     ended = await all_members(store, run_id)
     found = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), policy)
-    assert found is (SettleSkipped.SUPERSEDED if given_up else SettleSkipped.ALREADY_SETTLED)
+    assert found is (NotSettled.SUPERSEDED if given_up else NotSettled.ALREADY_SETTLED)
     assert await all_members(store, run_id) == ended
 
 

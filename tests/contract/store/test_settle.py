@@ -51,7 +51,7 @@ from ductile.core.json import JsonObject
 from ductile.core.policy import FactRule
 from ductile.errors import RefusedError
 from ductile.store.model.deliveries import DeliveryFilter
-from ductile.store.model.jobs import Accepted, Deduplicated, EnqueueResult, Settled, SettleSkipped
+from ductile.store.model.jobs import Accepted, Deduplicated, EnqueueResult, NotSettled, Settled
 from ductile.store.model.records import JobFilter, LogFilter
 from ductile.store.port import Store
 from ductile.struct import replace
@@ -145,7 +145,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     await settle(store, job, ok(stdout="first"))
     before = await whole_ledger(store)
     answer = await store.settle(job, failed(stdout="second"), POLICY)
-    assert answer is SettleSkipped.ALREADY_SETTLED
+    assert answer is NotSettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
     assert [row.result for row in await store.list_executions(job.id)] == ["first"]
     assert (await stored(store, job.id)).status is JobStatus.SUCCEEDED
@@ -160,7 +160,7 @@ async def test_a_result_is_written_although_its_caller_is_cancelled(store: Store
     handing_in.cancel()
     with pytest.raises(asyncio.CancelledError):
         await handing_in
-    assert await store.settle(job, ok(), POLICY) is SettleSkipped.ALREADY_SETTLED
+    assert await store.settle(job, ok(), POLICY) is NotSettled.ALREADY_SETTLED
     assert [row.result for row in await store.list_executions(job.id)] == ["kept"]
 
 
@@ -174,7 +174,7 @@ async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store,
     again = await claim_one(store)
     policy = some_policy(a_route(source="echo"))
     late = ok(emitted(), state={"x": 1}, stdout="late")
-    assert await store.settle(lost, late, policy) is SettleSkipped.SUPERSEDED
+    assert await store.settle(lost, late, policy) is NotSettled.SUPERSEDED
     assert (await stored(store, lost.id)) == await stored(store, again.id)
     assert (await stored(store, lost.id)).status is JobStatus.RUNNING
     assert await store.plugin_state("echo") is None
@@ -192,7 +192,7 @@ async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) 
     """Numbers can come again when retention has taken the newest rows; ids do not."""
     await accept(store, a_new_job())
     job = await claim_one(store)
-    assert await store.settle(replace(job, id="another job"), ok(), POLICY) is SettleSkipped.UNKNOWN_JOB
+    assert await store.settle(replace(job, id="another job"), ok(), POLICY) is NotSettled.UNKNOWN_JOB
     assert (await stored(store, job.id)).status is JobStatus.RUNNING
 
 
@@ -201,9 +201,9 @@ async def test_a_late_result_that_comes_twice_is_recorded_once(store: Store) -> 
     await accept(store, a_new_job())
     lost = await claim_one(store)
     await store.recover(POLICY)
-    assert await store.settle(lost, ok(), POLICY) is SettleSkipped.SUPERSEDED
+    assert await store.settle(lost, ok(), POLICY) is NotSettled.SUPERSEDED
     before = await whole_ledger(store)
-    assert await store.settle(lost, ok(), POLICY) is SettleSkipped.ALREADY_SETTLED
+    assert await store.settle(lost, ok(), POLICY) is NotSettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
 
 
@@ -218,7 +218,7 @@ async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution
 
 
 async def test_an_unknown_job_is_reported(store: Store) -> None:
-    assert await store.settle(a_job(id="unknown"), ok(), POLICY) is SettleSkipped.UNKNOWN_JOB
+    assert await store.settle(a_job(id="unknown"), ok(), POLICY) is NotSettled.UNKNOWN_JOB
 
 
 @pytest.mark.parametrize("recovered", [True, False], ids=["recovered", "settled"])
@@ -231,7 +231,7 @@ async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: 
     else:
         await settle(store, job, ok())
     for outcome in (Orphaned(), Requeued()):
-        assert await store.settle(job, outcome, POLICY) is SettleSkipped.ALREADY_SETTLED
+        assert await store.settle(job, outcome, POLICY) is NotSettled.ALREADY_SETTLED
     assert len(await store.list_executions(job.id)) == 1
 
 

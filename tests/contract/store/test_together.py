@@ -11,7 +11,7 @@ from builders.jobs import a_new_job, ok
 from builders.stores import POLICY, accept, claim_all, claim_one, path_of, settle, whole_ledger
 from ductile.core.jobs.admission import Caps
 from ductile.errors import RefusedError
-from ductile.store.model.jobs import CancelStatus, Settled, SettleSkipped
+from ductile.store.model.jobs import CancelStatus, NotSettled, Settled
 from ductile.store.port import Priority, Store
 from ductile.store.session import Session
 from ductile.store.verbs.jobs.insert import submit_job
@@ -51,7 +51,7 @@ async def test_jobs_that_end_together_are_each_judged_by_what_is_stored(store: S
     waiting = await accept(store, a_new_job(after_job_id=awaited.id))
     ends = await asyncio.gather(*(store.settle(job, ok(), POLICY) for job in (*jobs, twice)))
     assert [isinstance(end, Settled) for end in ends] == [True, True, True, True, False]
-    assert ends[4] is SettleSkipped.ALREADY_SETTLED
+    assert ends[4] is NotSettled.ALREADY_SETTLED
     for job in (awaited, twice, plain):
         assert await path_of(store, job.id) == [
             ">queued:submitted",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ductile.engine.membership import Membership, seconds_until_next, this_machine
+from ductile.engine.membership import Membership, machine_id, seconds_until_next_heartbeat
 from ductile.store.cluster import DEAD_AFTER, HEARTBEAT_INTERVAL
 from ductile.store.model.nodes import Heartbeat, Node, NodeInfo
 from ductile.telemetry.signals import SignalBus
@@ -37,7 +37,9 @@ def test_a_node_looks_again_when_a_silent_one_would_be_dead(
     *, is_leader: bool, silence: float, held: float
 ) -> None:
     """Whether it leads or not: the silent one may be the leader. It never looks without a pause."""
-    pause = seconds_until_next(a_heartbeat(is_leader=is_leader, longest_silence=silence), lease_held_for=held)
+    pause = seconds_until_next_heartbeat(
+        a_heartbeat(is_leader=is_leader, longest_silence=silence), lease_held_for=held
+    )
     assert 0 < pause <= USUAL
     may_end_at = max(LIMIT - silence, LIMIT - held if is_leader else 0)
     if may_end_at > 0:
@@ -52,7 +54,7 @@ def a_node(owner: str) -> NodeInfo:
         owner=owner,
         name="one",
         host="host",
-        machine=this_machine(),
+        machine=machine_id(),
         version="1",
         config="c",
         workers=1,

@@ -22,7 +22,7 @@ async def test_a_machine_that_slept_makes_up_for_nothing_by_default(tmp_path: Pa
         assert await bench.outcomes() == ["10:05:00 skipped x96 missed"]
         await bench.clock.advance(minutes=2)
         assert (await bench.outcomes())[1:] == ["18:05:00 ran"]
-        assert bench.clock_was_set == 1
+        assert bench.clock_changes == 1
 
 
 async def test_a_machine_that_slept_catches_up_as_configured(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_clock_set_back_is_noticed_by_the_tick_alone(tmp_path: Path) -> 
         await bench.clock.set_by(hours=-3)
         await bench.clock.advance(minutes=11)
         assert await bench.outcomes() == ["10:00:00 ran", "07:11:00 ran"]
-        assert bench.clock_was_set == 1
+        assert bench.clock_changes == 1
 
 
 async def test_a_clock_set_back_while_the_daemon_was_down(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_after_a_clock_set_back_no_wait_becomes_longer(tmp_path: Path) -> 
         clamped = (await stored(bench.store, job.id)).next_retry_at
         assert clamped is not None
         assert abs(clamped - (waited - 3 * HOUR)) < timedelta(seconds=1)
-        assert bench.clock_was_set == 1
+        assert bench.clock_changes == 1
 
 
 async def test_an_occurrence_due_after_a_clock_set_back_was_not_missed(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_a_slow_clock_is_not_a_clock_that_was_set(tmp_path: Path) -> None:
         for _ in range(5):
             await bench.clock.set_by(milliseconds=300)
             await bench.clock.advance(minutes=1)
-        assert bench.clock_was_set == 0
+        assert bench.clock_changes == 0
 
 
 async def test_the_real_clock_waits_for_an_instant_or_an_event() -> None:

@@ -421,7 +421,7 @@ async def test_a_request_that_cannot_be_made_is_dropped_and_delays_no_other(tmp_
             used.append(good)
             await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_DELIVERED)
-    assert dropped.data["error"] == "it could not be made (UnicodeEncodeError)"
+    assert dropped.data["error"] == "the request could not be made (UnicodeEncodeError)"
     assert "canary" not in repr(bench.emitted)
 
 
@@ -456,7 +456,7 @@ async def test_a_delivery_dropped_by_a_lower_limit_keeps_its_error(tmp_path: Pat
             (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
             (row,) = (await bench.store.list_deliveries(limit=9)).rows
     assert len(receiver.requests) == 2
-    said = f"{failed.data['error']}; it is not sent again, as max_attempts is 1"
+    said = f"{failed.data['error']}; not sent again, because max_attempts is 1"
     assert (dropped.data["error"], row.last_error, row.last_status) == (said, said, 500)
 
 

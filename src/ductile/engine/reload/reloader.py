@@ -205,15 +205,15 @@ class Reloader:
                 new = self.snapshot
             else:
                 new = with_token_of(self.snapshot, disk, name)
-                new = disk if is_same(new, disk) else new
+                new = disk if changes_nothing(new, disk) else new
             async with self._deps.listeners.switched_to(new):
                 await self._activate(new, ConfigOrigin.RELOAD, LoadCause(command="token"))
 
-    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
+    async def drain(self, plugins: Sequence[str], time_limit: timedelta) -> None:
         """Let plugins finish their accepted work. They take no new jobs until a reload, or for a minute."""
         with self._drain.exclusive():
             try:
-                await self._drain.drain(frozenset(plugins), until=self._deps.clock.now() + longest)
+                await self._drain.drain(frozenset(plugins), until=self._deps.clock.now() + time_limit)
             except BaseException:
                 self._drain.abandon()
                 raise
@@ -339,12 +339,12 @@ class Reloader:
                 plugins -= {name for node in others for name in node.info.plugins}
                 more = bool(plugins)
             while more and not self._is_stopping():
-                sweep = await self._deps.store.end_queued(
+                batch = await self._deps.store.end_queued(
                     JobReason.PLUGIN_REMOVED, snapshot.policy, plugins=[*plugins], keep=keep
                 )
-                self._job_signals.ended(sweep.jobs)
-                ended.update(job.plugin for job in sweep.jobs if job.reason is JobReason.PLUGIN_REMOVED)
-                more = sweep.more
+                self._job_signals.emit_ended(batch.jobs)
+                ended.update(job.plugin for job in batch.jobs if job.reason is JobReason.PLUGIN_REMOVED)
+                more = batch.more
         except STORE_UNAVAILABLE as error:
             self._deps.signals.emit(unavailable_signal(error), error.message)
         return ended
@@ -380,7 +380,7 @@ def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:
     )
 
 
-def is_same(active: Snapshot, disk: Snapshot) -> bool:
+def changes_nothing(active: Snapshot, disk: Snapshot) -> bool:
     """Return whether a reload from the active configuration to the one on disk would change nothing."""
     if _fixed_settings(active, disk):
         return False

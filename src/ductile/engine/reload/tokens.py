@@ -1,4 +1,4 @@
-"""Take one token from the configuration on disk into the active one, and nothing else. Pure."""
+"""Take one access token from the configuration on disk into the active one, and nothing else. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _with_parts(active: Snapshot, disk: Snapshot | None, name: str) -> Snapshot:
     redacted = active.redacted
     if isinstance(redacted, dict):
         redacted = {**redacted, "tokens": entries}
-    # The result is neither the loaded configuration nor the one on disk, so its fingerprint is another one.
+    # The result is neither the loaded configuration nor the one on disk, so it gets a fingerprint of its own.
     content = json.dumps([active.fingerprint, entries], sort_keys=True)
     return replace(
         active,

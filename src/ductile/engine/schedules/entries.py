@@ -1,7 +1,7 @@
-"""Compute what the scheduler writes to the store: schedule entries and firings. Pure.
+"""Compute the values that the scheduler writes to the store: schedule entries and firings. Pure functions.
 
 An entry is the stored position of a schedule: its next occurrence. A firing is one write: occurrences with
-their outcome, the jobs to enqueue, and the moved entry.
+their outcome, the jobs to enqueue, and the entry with the occurrence after them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def entries_for(
         blank = ScheduleEntry(
             plugin=name, schedule_id=schedule_id, fingerprint=fingerprint, next_at=None, nominal_at=None
         )
-        entries.append(move_to(blank, upcoming))
+        entries.append(with_next_occurrence(blank, upcoming))
     return tuple(entries)
 
 
@@ -121,7 +121,7 @@ def next_occurrence_of(entry: ScheduleEntry) -> PlannedOccurrence | None:
     return PlannedOccurrence(nominal_at=entry.nominal_at, start_at=entry.next_at)
 
 
-def move_to(entry: ScheduleEntry, next_occurrence: PlannedOccurrence | None) -> ScheduleEntry:
+def with_next_occurrence(entry: ScheduleEntry, next_occurrence: PlannedOccurrence | None) -> ScheduleEntry:
     if next_occurrence is None:
         return replace(entry, next_at=None, nominal_at=None)
     return replace(entry, next_at=next_occurrence.start_at, nominal_at=next_occurrence.nominal_at)
@@ -131,7 +131,7 @@ def firing_of(
     active: ActiveSchedule, entry: ScheduleEntry, plan: DuePlan, *, now: datetime, rng: Random
 ) -> Firing:
     """Return the firing of a plan: an occurrence for each item, a job for each run."""
-    jobs = {run.nominal_at: _job(active, now, rng) for run in plan.runs}
+    jobs = {run.nominal_at: _new_job(active, now, rng) for run in plan.runs}
     in_order = tuple(jobs.values())
     occurrences = []
     for item in plan.items:
@@ -144,7 +144,7 @@ def firing_of(
                 outcome = OccurrenceOutcome.RAN if late is None else OccurrenceOutcome.LATE
                 occurrences.append(active.occurrence(at, outcome, job_id=jobs[at].id, late=late))
     return Firing(
-        entry=move_to(entry, plan.next_occurrence),
+        entry=with_next_occurrence(entry, plan.next_occurrence),
         occurrences=tuple(occurrences),
         job=in_order[0] if in_order else None,
         catch_up_jobs=in_order[1:],
@@ -156,9 +156,9 @@ def firing_of(
 def firing_of_deferred(
     active: ActiveSchedule, entry: ScheduleEntry, deferred: PlannedOccurrence, *, now: datetime, rng: Random
 ) -> Firing | None:
-    """Return the firing of an occurrence that the poll guard had deferred: its run, or its skip.
+    """Return the firing of an occurrence that `max_outstanding_polls` had deferred: its run, or its skip.
 
-    None while it must wait for its preferred window.
+    None while the run has to wait for the preferred window.
     """
     rule = active.rule
     reason = SkipReason.PAUSED if entry.paused_at is not None else disallowed_reason(rule, now)
@@ -170,7 +170,7 @@ def firing_of_deferred(
         return firing
     if rule.preferred_window is not None and not is_in_window(rule.preferred_window, now, rule.zone):
         return None
-    job = _job(active, now, rng)
+    job = _new_job(active, now, rng)
     late = replace(
         occurrence,
         outcome=OccurrenceOutcome.LATE,
@@ -194,14 +194,14 @@ def firing_on_demand(
 
     The next occurrence of an `every` schedule is counted from it.
     """
-    job = replace(_job(active, now, rng), token=token, charged=charge is not None)
+    job = replace(_new_job(active, now, rng), token=token, charged=charge is not None)
     next_occurrence = next_occurrence_of(entry)
     if isinstance(active.rule.trigger, Every):
         next_at = move_into_window(active.rule, add_intervals(active.rule, now))
         next_occurrence = PlannedOccurrence(nominal_at=next_at, start_at=next_at)
     occurrence = active.occurrence(now, OccurrenceOutcome.RAN, reason=RUN_NOW, job_id=job.id)
     return Firing(
-        entry=move_to(entry, next_occurrence),
+        entry=with_next_occurrence(entry, next_occurrence),
         occurrences=(occurrence,),
         job=job,
         conditions=replace(conditions_of(active), breaker=None),
@@ -233,7 +233,7 @@ def conditions_of(active: ActiveSchedule, *, is_catch_up: bool = False) -> Start
     )
 
 
-def _job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
+def _new_job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
     hidden = active.schedule.payload
     payload = None if hidden is None else hidden.reveal()
     webhook, config = active.plugin.state_webhook, active.plugin.config.reveal()

@@ -28,8 +28,8 @@ from ductile.engine.schedules.entries import (
     firing_of_deferred,
     firing_on_demand,
     key_of,
-    move_to,
     next_occurrence_of,
+    with_next_occurrence,
     without_jobs,
 )
 from ductile.errors import ConflictError, RefusedError
@@ -60,13 +60,13 @@ class Scheduler:
         snapshot: Callable[[], Snapshot],
         *,
         rng: Random,
-        fired: Callable[[Firing, FireResult], None],
+        on_fired: Callable[[Firing, FireResult], None],
         stop_job: Callable[[str], Awaitable[None]],
-        clock_was_set: Callable[[], None],
+        on_clock_set: Callable[[], None],
         draining: Callable[[], frozenset[str]] = frozenset,
         is_leader: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`fired` is called after each firing; `stop_job` stops a job without waiting for its end.
+        """`on_fired` is called after each firing; `stop_job` stops a job without waiting for its end.
 
         `draining` returns the plugins that start no runs; their due occurrences stay due. Of several nodes
         only the leader plans; another leader continues from the stored entries.
@@ -75,9 +75,9 @@ class Scheduler:
         self._clock = clock
         self._snapshot = snapshot
         self._rng = rng
-        self._fired = fired
+        self._on_fired = on_fired
         self._stop_job = stop_job
-        self._clock_was_set = clock_was_set
+        self._on_clock_set = on_clock_set
         self._draining = draining
         self._is_leader = is_leader
         #: Whether the stored entries are those of this node's configuration.
@@ -126,7 +126,7 @@ class Scheduler:
         drift = self._clock_drift()
         is_leader = self._is_leader()
         if self._loaded_snapshot is not self._snapshot() or is_leader is not self._has_stored_entries:
-            await self._load_schedules(store=is_leader)
+            await self._load_schedules(store_entries=is_leader)
             drift = drift or timedelta()
         if not is_leader:
             return self._clock.now() + self._tick
@@ -166,18 +166,18 @@ class Scheduler:
                 await self._fire_unless_draining(firing)
         return bool(waiting)
 
-    async def _load_schedules(self, *, store: bool) -> None:
+    async def _load_schedules(self, *, store_entries: bool) -> None:
         """Load the schedules of the active configuration, and store their entries as the leader.
 
         Called at the start, after every reload, and when the leader changes.
         """
         snapshot, now = self._snapshot(), self._clock.now()
         since = self.started_at if self._loaded_snapshot is None else now
-        if store:
+        if store_entries:
             stored = await self._store.list_schedules()
             entries = entries_for(snapshot, stored, now=since, started_at=self.started_at, rng=self._rng)
             await self._store.put_schedules(entries)
-        self._has_stored_entries = store
+        self._has_stored_entries = store_entries
         self._active = active_schedules(snapshot)
         self._active_since = {key: self._active_since.get(key, since) for key in self._active}
         self._loaded_snapshot = snapshot
@@ -213,13 +213,13 @@ class Scheduler:
             rule = self._active[key_of(entry)].rule
             nearer = occurrence_after_clock_set_back(rule, planned, now=now, rng=self._rng)
             if nearer is not None:
-                firing = Firing(entry=move_to(entry, nearer), occurrences=(), planned_from=entry)
+                firing = Firing(entry=with_next_occurrence(entry, nearer), occurrences=(), planned_from=entry)
                 await self._store.fire(firing)
         shortened = 0
         while count := await self._store.shorten_waits():
             shortened += count
         if drift or shortened:
-            self._clock_was_set()
+            self._on_clock_set()
 
     # -- plan, then fire
 
@@ -259,7 +259,7 @@ class Scheduler:
             result = await self._store.fire(firing)
         if result.status is FireStatus.DEFERRED:
             self._deferred.add(firing.entry.plugin)
-        self._fired(firing, result)
+        self._on_fired(firing, result)
         for job_id in result.stopping:  # The new run starts when these have ended.
             await self._stop_job(job_id)
         return result.status
@@ -290,8 +290,8 @@ class Scheduler:
     ) -> str:
         """Start a run on request, for the access token `token`, and return the id of its job.
 
-        Raises `ConflictError` if the previous run or the poll guard forbids it, if the plugin is being
-        drained, or if the schedule is unknown, and `LimitReachedError` if a limit of the token does.
+        Raises `ConflictError` if the previous run or `max_outstanding_polls` forbids it, if the plugin is
+        being drained, or if the schedule is unknown; `LimitReachedError` if a limit of the token forbids it.
         """
         if plugin in self._draining():
             raise draining_error(plugin)

@@ -144,7 +144,7 @@ def _describe_client_error(error: Exception, timeout: timedelta) -> str:
         case ServerDisconnectedError() | ConnectionError():
             return "the receiver closed the connection"
         case _:
-            return f"it could not be sent ({type(error).__name__})"
+            return f"the request could not be sent ({type(error).__name__})"
 
 
 def _make_resolver(lookups: ThreadPoolExecutor) -> AbstractResolver:

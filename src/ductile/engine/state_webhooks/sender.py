@@ -55,7 +55,7 @@ POLL_INTERVAL = timedelta(minutes=1)
 #: How long `stop` waits for deliveries in flight.
 STOP_GRACE_SECONDS = 5.0
 
-_INTERRUPTED = DeliveryAttempt(error="the daemon stopped while it was being sent")
+_INTERRUPTED = DeliveryAttempt(error="the daemon stopped while the webhook was being sent")
 _UNREPORTED = DeliveryAttempt(error="the daemon ended before it could store the result of the last attempt")
 
 
@@ -185,12 +185,12 @@ class WebhookSender:
         if not may_attempt(delivery.attempts, max_attempts=max_attempts):
             if delivery.last_error is None:  # The daemon ended during the last attempt.
                 return _UNREPORTED
-            error = f"{delivery.last_error}; it is not sent again, as max_attempts is {max_attempts}"
+            error = f"{delivery.last_error}; not sent again, because max_attempts is {max_attempts}"
             return DeliveryAttempt(http_status=delivery.last_status, error=error)
         try:
             attempt = await self._client.post(build_request(delivery, snapshot, began), began)
         except Exception as fault:  # noqa: BLE001 - raised, the delivery would be due again at every start
-            attempt = DeliveryAttempt(error=f"it could not be made ({type(fault).__name__})")
+            attempt = DeliveryAttempt(error=f"the request could not be made ({type(fault).__name__})")
         self._health.pop(delivery.receiver, None)
         self._health[delivery.receiver] = health_after(attempt, self._clock.now() - began)
         if len(self._health) > MAX_REMEMBERED_RECEIVERS:

@@ -69,7 +69,7 @@ class LostDeliveries(Value):
 
 
 class DeliveryCapacity(Value):
-    """How many deliveries may be taken: in all, and for each receiver beside those in flight (`busy`)."""
+    """The most deliveries to claim: in total, and for each receiver, less those in flight (`busy`)."""
 
     total: int
     per_receiver: int

@@ -72,8 +72,8 @@ class Deduplicated(Value):
     plugin: str
     command: str
     dedupe_key: str
-    #: Whether its state webhook URL was subscribed to that job; None if it had none. False: that job has the
-    #: maximum number of subscriptions.
+    #: Whether the state webhook URL of the submission was subscribed to that job; None if it had none. False:
+    #: that job has the maximum number of subscriptions.
     subscribed: bool | None = None
 
 
@@ -125,15 +125,15 @@ class Settled(Value):
     ended: tuple[JobStatusChange, ...] = ()
 
 
-class SettleSkipped(StrEnum):
-    """Why an outcome changed nothing."""
+class NotSettled(StrEnum):
+    """The reason why an outcome changed nothing."""
 
     ALREADY_SETTLED = "already_settled"
     SUPERSEDED = "superseded"
     UNKNOWN_JOB = "unknown_job"
 
 
-SettleResult: TypeAlias = Settled | SettleSkipped
+SettleResult: TypeAlias = Settled | NotSettled
 
 
 class CancelStatus(StrEnum):

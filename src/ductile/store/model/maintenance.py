@@ -17,7 +17,7 @@ class ConfigOrigin(StrEnum):
 
 
 class LoadCause(Value):
-    """Why a configuration was loaded."""
+    """The cause for which a configuration was loaded."""
 
     #: The command: `apply`, `rollback`, `reload`, `token` or `signal`. None at a start.
     command: str | None = None
@@ -56,7 +56,7 @@ class ConfigRecord(Value):
 
 
 class Retention(Value):
-    """How long rows are kept, by kind."""
+    """The time for which rows of each kind are kept."""
 
     succeeded_jobs: timedelta = timedelta(hours=24)
     job_log: timedelta = timedelta(days=30)

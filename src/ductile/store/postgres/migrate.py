@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from ductile.errors import ConflictError, StoreFailedError, StoreSchemaError
 from ductile.store.postgres.connection import Connection
-from ductile.store.postgres.users import share_store, take_store
+from ductile.store.postgres.store_lock import share_store, take_store
 
 #: The number of the advisory lock for migrations, in this database.
 _LOCK = 17525

@@ -255,7 +255,7 @@ SELECT pg_advisory_unlock_shared(17526, {store_schema})
 -- name: release_store
 SELECT pg_advisory_unlock(17526, {store_schema})
 
--- name: store_users
+-- name: store_holders
 -- The connections that `take_store` conflicts with.
 SELECT activity.pid, coalesce(host(activity.client_addr), 'the machine of the server'), activity.application_name
 FROM pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid
@@ -304,9 +304,9 @@ status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline'
 AND (node IS NULL OR node = :node)
 
 -- name: running_jobs
--- Of nodes that have ended, or of a daemon that never joined, but not of the owners in the JSON list :living.
+-- Of nodes that have ended, or of a daemon that never joined, but not of the owners in the JSON list :live_owners.
 SELECT {job_columns} FROM job_queue
-WHERE {orphaned} AND coalesce(owner, '') NOT IN (SELECT jsonb_array_elements_text(CAST(:living AS jsonb)))
+WHERE {orphaned} AND coalesce(owner, '') NOT IN (SELECT jsonb_array_elements_text(CAST(:live_owners AS jsonb)))
 ORDER BY seq LIMIT :limit
 
 -- name: claim_jobs

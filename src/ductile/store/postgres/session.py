@@ -155,7 +155,7 @@ class PostgresSession:
         rows = self.fetch_all(query, **values)
         return rows[0] if rows else None
 
-    def value(self, query: str, /, **values: SqlValue) -> SqlValue:
+    def fetch_value(self, query: str, /, **values: SqlValue) -> SqlValue:
         rows = self.fetch_all(query, **values)
         return rows[0][0] if rows else None
 
@@ -189,16 +189,16 @@ class PostgresSession:
         if job is None:
             row = self.fetch_one("settle_job", **values)
             return None if row is None else bool(row[0])
-        *stored, has_waiters = job
+        *stored, has_successors = job
         if stored != [values[name] for name in _DECIDED_ON]:
             return None
         self._buffer("settle_jobs", values)
-        return bool(has_waiters)
+        return bool(has_successors)
 
     def next_seq(self, max_seq_query: str, /) -> int:
         highest = self._seqs.get(max_seq_query)
         if highest is None:
-            highest = self.value(max_seq_query) or 0
+            highest = self.fetch_value(max_seq_query) or 0
         self._seqs[max_seq_query] = highest + 1
         return highest + 1
 

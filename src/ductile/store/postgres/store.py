@@ -20,7 +20,7 @@ from ductile.store.postgres.migrate import migrate, newest_version
 from ductile.store.postgres.poolers import refuse_shared_sessions
 from ductile.store.postgres.read_pool import PostgresReadPool
 from ductile.store.postgres.session import PostgresSession, load_postgres_queries
-from ductile.store.postgres.users import share_store
+from ductile.store.postgres.store_lock import share_store
 from ductile.store.postgres.write_connection import PostgresWriteConnection
 from ductile.store.session import Session
 from ductile.store.writer import Writer, is_still_full
@@ -112,9 +112,9 @@ class PostgresStore(Store):
     def _read_stats(self, session: Session) -> StoreStats:
         return StoreStats(
             path=self._name,
-            size=int(session.value("store_size")),
+            size=int(session.fetch_value("store_size")),
             wal_size=0,
-            schema_version=int(session.value("get_meta", key="schema_version")),
+            schema_version=int(session.fetch_value("get_meta", key="schema_version")),
             newest_schema=newest_version(),
             filesystem=None,
             damage=(),
@@ -132,8 +132,8 @@ def open_postgres_store(url: str, *, clock: Callable[[], datetime], rng: Random)
             session = PostgresSession(connection, queries, rng, clock())
             # Made with the store and kept for good. Two nodes that create it at once agree on one.
             session.execute("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))
-            store_id: str = session.value("get_meta", key="store_id")
-            schema: int = session.value("schema_of_store")
+            store_id: str = session.fetch_value("get_meta", key="store_id")
+            schema: int = session.fetch_value("schema_of_store")
     except psycopg.Error as error:
         raise translate_at_start(error) from error
     return PostgresStore(store_id, schema, url, queries, clock, rng)

@@ -14,7 +14,7 @@ from ductile.errors import StoreBusyError, StoreFailedError, StoreSchemaError
 from ductile.store.postgres.connection import Connection, connect, translate_at_start
 from ductile.store.postgres.migrate import migrate, newest_version, schema_version
 from ductile.store.postgres.session import PostgresSession, load_postgres_queries, restored_row, storable_row
-from ductile.store.postgres.users import take_store
+from ductile.store.postgres.store_lock import take_store
 from ductile.store.transfer import CopiedTable, Row
 from ductile.store.verbs.maintenance import SEARCHABLE_CHARACTERS, SEARCHABLE_UNTIL
 
@@ -144,7 +144,7 @@ def open_target(url: str, now: datetime) -> Iterator[PostgresRows]:
 
 
 @contextmanager
-def look_at_target(url: str, now: datetime) -> Iterator[PostgresRows | None]:
+def inspect_target(url: str, now: datetime) -> Iterator[PostgresRows | None]:
     """Check that a store can be created there, without doing it. Yields None if there are no tables yet."""
     with _connected(url) as (connection, queries):
         take_store(connection, queries)

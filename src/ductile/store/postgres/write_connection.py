@@ -33,7 +33,7 @@ from ductile.store.postgres.migrate import refuse_other_schema
 from ductile.store.postgres.notifications import encode_changes
 from ductile.store.postgres.poolers import refuse_shared_sessions
 from ductile.store.postgres.session import PostgresSession
-from ductile.store.postgres.users import share_store
+from ductile.store.postgres.store_lock import share_store
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -97,13 +97,13 @@ class PostgresWriteConnection:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether connecting has failed, and the next attempt would only make its caller wait."""
+        """Return whether connecting has failed, and the next attempt would only make its caller wait."""
         failed_at, is_trying = self._failed_at, self._busy_since is not None
         return failed_at is not None and (is_trying or time.monotonic() < failed_at + RECONNECT_SECONDS)
 
     @property
     def is_hanging(self) -> bool:
-        """Whether the server has not answered for a while."""
+        """Return whether the server has not answered for a while."""
         busy_since = self._busy_since
         return busy_since is not None and time.monotonic() > busy_since + HANGING_SECONDS
 

@@ -160,25 +160,3 @@ WHERE change.seq >= coalesce((SELECT min(seq) FROM ledger), 0) AND NOT EXISTS (
   WHERE ledger.seq = change.seq AND ledger.kind = 'job.transition' AND ledger.job_id = change.job_id
 )
 LIMIT :limit
-
--- name: check_bad_endings
--- Jobs that failed since an instant, without those that an operator ended. Health checks are reported elsewhere.
-SELECT plugin, command, count(*), max(id) FROM job_queue
-WHERE status IN ('failed', 'dead') AND completed_at >= :since
-  AND reason NOT IN ('cancelled', 'purged', 'plugin_removed')
-  AND NOT (submitted_by = 'core' AND command = 'health')
-GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
-
--- name: check_removed_endings
--- Jobs that ended since an instant because their plugin was removed or disabled, with the latest that can be
--- retried; for a step that is its run.
-SELECT plugin, command, count(*), max(coalesce(run_id, id)) FROM job_queue
-WHERE status = 'dead' AND completed_at >= :since AND reason = 'plugin_removed'
-GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
-
--- name: check_receivers
--- Receivers of state webhooks that refused deliveries.
-SELECT receiver, count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'dropped'), max(last_error) FROM state_deliveries
-WHERE (status = 'pending' AND (last_status IS NOT NULL OR last_error IS NOT NULL))
-  OR (status = 'dropped' AND completed_at >= :since)
-GROUP BY receiver ORDER BY receiver LIMIT :limit

@@ -152,7 +152,7 @@ WHERE suspect = 1 AND seq <> :seq AND (status = 'running' OR (status = 'queued' 
 -- name: first_held_suspect
 SELECT {job_columns} FROM job_queue WHERE suspect = 1 AND hold = 'suspect' ORDER BY seq LIMIT 1
 
--- name: after_job_of
+-- name: predecessor_of
 SELECT after_job_id FROM job_queue WHERE seq = :seq
 
 -- name: set_hold
@@ -285,11 +285,11 @@ SELECT {job_columns} FROM job_queue WHERE {job_page}
 SELECT {job_columns} FROM job_queue WHERE id = :job_id AND {job_page}
 
 -- name: jobs_of_status
--- For every status but succeeded, which most rows have: those are found fastest from the newest row.
+-- For every status but succeeded. Most rows have that one, and `jobs_newest` finds them fastest.
 SELECT {job_columns} FROM job_queue WHERE status <> 'succeeded' AND status = :status AND {job_page}
 
 -- name: jobs_of_reason
--- Rows that are in order are not in the index: those that were just submitted or claimed, or have completed.
+-- The index leaves out rows without a problem: those that were just submitted or claimed, or have completed.
 SELECT {job_columns} FROM job_queue {use_job_queue_by_reason}
 WHERE reason <> 'submitted' AND reason <> 'claimed' AND reason <> 'completed' AND reason = :reason AND {job_page}
 

@@ -162,7 +162,7 @@ DELETE FROM state_deliveries WHERE seq IN ({old_deliveries}) RETURNING 1
 SELECT count(*) FROM ({old_deliveries}) AS due
 
 -- fragment: old_configs
--- A configuration is kept until the next one is old: by then the log has no job that ran under it.
+-- A configuration is kept until the one after it is old: by then the log has no job that ran under the first.
   SELECT seq FROM (SELECT seq FROM config_snapshots ORDER BY seq LIMIT :limit) AS candidate
   WHERE (SELECT loaded_at FROM config_snapshots AS next WHERE next.seq > candidate.seq ORDER BY next.seq LIMIT 1) < :before
 

@@ -32,7 +32,7 @@ FROM pipeline_runs AS run JOIN job_queue AS job ON job.id = run.run_id WHERE run
 SELECT fingerprint FROM pipeline_runs WHERE run_id = :run_id
 
 -- name: last_waiting_run
--- Runs with one key follow one another: a new one waits for the one that no other waits for yet.
+-- Runs with the same key run one after the other: a new one waits for the last of them.
 SELECT id FROM job_queue AS run {use_job_queue_dedupe}
 WHERE {same_key} AND status IN ('queued', 'running')
   AND id <> :id
@@ -55,7 +55,7 @@ UPDATE job_queue SET after_job_id = :other_id
 WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS DISTINCT FROM :other_id
 
 -- name: forget_predecessor
--- Steps of live runs with its key that ended while they waited for this run, which had ended, wait for it no longer.
+-- Clears this run, which had ended, as the predecessor of steps of live runs with the same key.
 UPDATE job_queue SET after_job_id = NULL WHERE after_job_id = :id AND run_id IN (
   SELECT id FROM job_queue AS run {use_job_queue_dedupe} WHERE {same_key} AND status IN ('queued', 'running')
 )
@@ -174,7 +174,7 @@ ORDER BY seq
 SELECT id, type, source, payload, headers, dedupe_key, producer_index FROM events
 WHERE producer_job_id = :job_id ORDER BY producer_index
 
--- name: set_after
+-- name: set_predecessor
 UPDATE job_queue SET after_job_id = :after_job_id WHERE seq = :seq
 
 -- name: members_at_step
@@ -185,7 +185,7 @@ SELECT {job_columns} FROM job_queue WHERE run_id = :run_id AND step_path = :step
 SELECT {log_columns}, result, stderr, payload FROM job_log
 WHERE run_id = :run_id AND status <> 'superseded' ORDER BY seq LIMIT :limit
 
--- name: notes_of_job
+-- name: ledger_of_job
 -- Ledger entries of a job other than transitions.
 SELECT seq, at, kind, job_id, run_id, data, token FROM ledger
 WHERE job_id = :job_id AND kind <> 'job.transition' ORDER BY seq LIMIT :limit

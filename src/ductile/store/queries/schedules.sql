@@ -34,7 +34,7 @@ WHERE plugin = :plugin AND schedule_id = :schedule_id
 SELECT schedule_id, next_at, nominal_at, paused_at FROM schedule_entries
 WHERE plugin = :plugin AND schedule_id = :schedule_id AND last_job_id = :job_id
 
--- name: update_next_slot
+-- name: set_next_occurrence
 UPDATE schedule_entries SET next_at = :next_at, nominal_at = :nominal_at, updated_at = :at
 WHERE plugin = :plugin AND schedule_id = :schedule_id
 

@@ -152,7 +152,7 @@ def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
                 hint="Search again in a moment.",
             )
         case apsw.NotADBError() | apsw.CorruptError():
-            return damaged(path, f"{path} is damaged or is not an SQLite database: {error}")
+            return damaged_error(path, f"{path} is damaged or is not an SQLite database: {error}")
         case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | PermissionError():
             return StoreFailedError(
                 f"{path} cannot be opened for writing: {error}",
@@ -178,7 +178,7 @@ def is_search_damage(error: BaseException) -> bool:
     return isinstance(error, apsw.CorruptError) and code == apsw.SQLITE_CORRUPT_VTAB
 
 
-def damaged(path: Path, message: str) -> StoreFailedError:
+def damaged_error(path: Path, message: str) -> StoreFailedError:
     """Return the error for a damaged file."""
     return StoreFailedError(
         message,

@@ -29,7 +29,7 @@ _Identity: TypeAlias = tuple[int, int]
 
 
 class PathState(Enum):
-    """Whether the path of an open file still leads to that file."""
+    """The file at the path of an open file: the same one, another one, or none."""
 
     SAME = auto()
     OTHER = auto()
@@ -58,7 +58,7 @@ class FileIdentities:
 
     @property
     def is_lost(self) -> bool:
-        """Whether one of the files is no longer at its path."""
+        """Return whether one of the files is no longer at its path."""
         try:
             self.check()
         except StoreFailedError:
@@ -95,10 +95,10 @@ def _lost_error(message: str) -> StoreFailedError:
 
 
 class Rescue(Value):
-    """Where the store was saved."""
+    """The path at which the store was saved."""
 
     path: Path
-    #: Whether that is its own path. Otherwise another file is there, and was left unchanged.
+    #: Whether this is the path of the store. Otherwise another file is there, and was left unchanged.
     in_place: bool
 
 

@@ -170,5 +170,5 @@ ORDER BY 1 LIMIT :limit
 -- Damage that SQLite finds in the file: one row `ok`, or a row for each fault.
 PRAGMA quick_check(10)
 
--- name: check_schema_version
+-- name: schema_version
 PRAGMA user_version

@@ -147,7 +147,7 @@ class SqliteSession:
         rows = self.fetch_all(query, **values)
         return rows[0] if rows else None
 
-    def value(self, query: str, /, **values: SqlValue) -> SqlValue:
+    def fetch_value(self, query: str, /, **values: SqlValue) -> SqlValue:
         rows = self.fetch_all(query, **values)
         return rows[0][0] if rows else None
 
@@ -186,7 +186,7 @@ class SqliteSession:
     def next_seq(self, max_seq_query: str, /) -> int:
         highest = self._seqs.get(max_seq_query)
         if highest is None:
-            highest = self.value(max_seq_query) or 0
+            highest = self.fetch_value(max_seq_query) or 0
         self._seqs[max_seq_query] = highest + 1
         return highest + 1
 

@@ -21,7 +21,7 @@ from ductile.store.session import Session
 from ductile.store.sqlite.connection import (
     SearchIndexError,
     checkpoint_on_close,
-    damaged,
+    damaged_error,
     filesystem_of,
     open_reader,
     open_writer,
@@ -196,7 +196,7 @@ def open_sqlite_store_read_only(path: Path, *, clock: Callable[[], datetime]) ->
         refuse_other_version(connection, path)
         with translated(path):
             session = SqliteSession(connection, queries, Random(0), clock())
-            store_id = session.value("get_meta", key="store_id") or ""
+            store_id = session.fetch_value("get_meta", key="store_id") or ""
     finally:
         connection.close()
     return ReadOnlySqliteStore(store_id, ReadPool(path, queries, clock))
@@ -230,10 +230,10 @@ def open_sqlite_store(
         checkpoint_on_close(connection)
         migrate(connection, path)
         with translated(path):
-            session.set_min_timestamp(session.value("latest_instant") or "")
+            session.set_min_timestamp(session.fetch_value("latest_instant") or "")
             # Made with the store and kept for good. Two processes that create it at once agree on one.
             session.execute("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))
-            store_id: str = session.value("get_meta", key="store_id")
+            store_id: str = session.fetch_value("get_meta", key="store_id")
     except BaseException:
         connection.close()
         raise
@@ -247,7 +247,7 @@ def _check_damage(session: SqliteSession, path: Path) -> bool:
     """Return whether the full-text index is damaged. Raises `StoreFailedError` if the rest of the file is."""
     damage, search_damage = _find_damage(session)
     if damage:
-        raise damaged(path, f"{path} is damaged: {damage[0]}")
+        raise damaged_error(path, f"{path} is damaged: {damage[0]}")
     return bool(search_damage)
 
 
@@ -268,7 +268,7 @@ def _read_stats(session: Session, path: Path) -> StoreStats:
         path=str(path),
         size=_size(path),
         wal_size=_size(wal_path(path)),
-        schema_version=session.value("check_schema_version"),
+        schema_version=session.fetch_value("schema_version"),
         newest_schema=migrations()[-1][0],
         filesystem=filesystem_of(path.resolve(), read_mounts()),
         damage=damage,

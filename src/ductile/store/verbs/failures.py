@@ -1,4 +1,4 @@
-"""Recording failures in the transaction that settles the job, and the result of the notices about them."""
+"""Record failures in the transaction that settles the job, and the results of failure notices."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def write_transition(
     """Append a transition to the ledger and, with the same number, to the job's own history."""
     seq = next_ledger_seq(session) if seq is None else seq
     data = _transition_data(job.plugin, job.command, transition, execution)
-    _insert(session, seq, LedgerKind.JOB_TRANSITION, job.id, job.run_id, data, job.token)
+    _insert_entry(session, seq, LedgerKind.JOB_TRANSITION, job.id, job.run_id, data, job.token)
     session.insert_buffered(
         "insert_transition",
         {
@@ -68,9 +68,9 @@ def append_ledger(
 ) -> None:
     """Append an entry. `token` is that of its job, which is read if the caller does not know it."""
     if token is UNSET:
-        token = None if job_id is None else session.value("token_of_job", id=job_id)
+        token = None if job_id is None else session.fetch_value("token_of_job", id=job_id)
     seq = next_ledger_seq(session)
-    _insert(session, seq, kind, job_id, run_id, to_json(dict(data or {})), token or None)
+    _insert_entry(session, seq, kind, job_id, run_id, to_json(dict(data or {})), token or None)
 
 
 def write_ledger(
@@ -81,7 +81,7 @@ def write_ledger(
         append_ledger(session, entry.kind, entry.data, job_id=entry.job_id, run_id=entry.run_id, token=token)
 
 
-def _insert(
+def _insert_entry(
     session: Session,
     seq: int,
     kind: LedgerKind,
@@ -176,7 +176,7 @@ def list_ledger(
 
 def list_job_ledger(session: Session, job_id: str, *, limit: int) -> tuple[LedgerRow, ...]:
     """Return the entries about a job other than its transitions, in order."""
-    return tuple(map(read_ledger, session.fetch_all("notes_of_job", job_id=job_id, limit=limit)))
+    return tuple(map(read_ledger, session.fetch_all("ledger_of_job", job_id=job_id, limit=limit)))
 
 
 def ledger_range(session: Session) -> tuple[int, int]:

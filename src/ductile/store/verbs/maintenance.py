@@ -61,7 +61,7 @@ PRUNE_BATCH = 50
 def prune(session: Session, retention: Retention, *, limit: int = PRUNE_BATCH) -> PruneResult:
     """Remove rows that have been kept long enough; one batch of each kind."""
     rows: dict[str, int] = {}
-    for kind, values in _prunable(session, retention).items():
+    for kind, values in _prunable_kinds(session, retention).items():
         if kind in _STATUSES:
             rows[kind] = _prune_jobs(session, limit=limit, **values)
         elif kind == "job_log":
@@ -85,13 +85,13 @@ def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
     Rows that become prunable by it are not counted.
     """
     rows = {
-        kind: session.value(f"count_{'jobs' if kind in _STATUSES else kind}", limit=NO_LIMIT, **values)
-        for kind, values in _prunable(session, retention).items()
+        kind: session.fetch_value(f"count_{'jobs' if kind in _STATUSES else kind}", limit=NO_LIMIT, **values)
+        for kind, values in _prunable_kinds(session, retention).items()
     }
     return {kind: count for kind, count in rows.items() if count}
 
 
-def _prunable(session: Session, retention: Retention) -> dict[str, dict[str, SqlValue]]:
+def _prunable_kinds(session: Session, retention: Retention) -> dict[str, dict[str, SqlValue]]:
     """Return the kinds of rows in the order of their removal, with the values of their queries."""
     ages = {
         "succeeded_jobs": retention.succeeded_jobs,
@@ -149,7 +149,7 @@ def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlV
 
 def index_log(session: Session, *, limit: int = BATCH_SIZE) -> int:
     """Index one batch of executions for the full-text search. Returns the number of executions."""
-    last_indexed = session.value("get_meta", key=SEARCHABLE_UNTIL)
+    last_indexed = session.fetch_value("get_meta", key=SEARCHABLE_UNTIL)
     rows = session.fetch_all("unindexed_log", after=int(last_indexed or 0), limit=limit)
     for seq, *texts in rows:
         body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]

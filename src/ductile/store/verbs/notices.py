@@ -45,7 +45,7 @@ def send_failure_notice(session: Session, policy: Policy) -> datetime | None:
     Returns when the next one is due; None if no failure waits, or the receiver accepts no jobs now. Without a
     receiver the failures are forgotten: a receiver that is configured later gets no old ones.
     """
-    first = session.value("first_failure_at")
+    first = session.fetch_value("first_failure_at")
     if first is None:
         return None
     if policy.on_failure is None:

@@ -41,7 +41,7 @@ from ductile.store.rows import (
     read_delivery,
     read_page,
     row_reader,
-    text_or_none,
+    timestamp_or_none,
 )
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import append_ledger
@@ -58,7 +58,7 @@ _LEDGER_KINDS = {
 # -- events of a job
 
 
-def write_state_webhooks(session: Session, event: StateChange, job: NewJob | Job, *, attempt: int) -> None:
+def write_state_webhooks(session: Session, change: StateChange, job: NewJob | Job, *, attempt: int) -> None:
     """Put a state webhook into the outbox for each URL that is subscribed to this state.
 
     The body is final. The event is numbered among the job's even if no URL is subscribed to it.
@@ -68,16 +68,18 @@ def write_state_webhooks(session: Session, event: StateChange, job: NewJob | Job
         return
     state, _sequence, latest, first_url, model, first_states = row
     timestamp = event_timestamp(session.timestamp, latest)
-    sequence = session.value("next_callback", job_id=job.id, state=event.state, at=timestamp)
+    sequence = session.fetch_value("next_callback", job_id=job.id, state=change.state, at=timestamp)
     subscriptions = [(first_url, first_states), *session.fetch_all("further_subscriptions", job_id=job.id)]
-    urls = [url for url, choice in subscriptions if url and includes_state(parse_states(choice), event.state)]
+    urls = [
+        url for url, choice in subscriptions if url and includes_state(parse_states(choice), change.state)
+    ]
     if not urls:
         return
     body = encode_state_webhook(
-        event, job, attempt=attempt, timestamp=timestamp, previous_state=state, model=model
+        change, job, attempt=attempt, timestamp=timestamp, previous_state=state, model=model
     )
     for url in urls:
-        _insert_delivery(session, job, sequence, event.state, url, body)
+        _insert_delivery(session, job, sequence, change.state, url, body)
 
 
 def _insert_delivery(
@@ -146,29 +148,29 @@ def subscribe(session: Session, job_id: str, subscription: StateSubscription) ->
     if job.status in TERMINAL:
         if job.status is JobStatus.SUCCEEDED:
             result = last_result(session, job.id)
-            event = StateChange(
+            change = StateChange(
                 state=WebhookState.DONE, reason=job.reason, result=result, artifacts=job.artifacts
             )
         else:
-            event = StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
-        if includes_state(merged, event.state) and not (is_known and includes_state(before, event.state)):
-            _send_end(session, job, event, subscription.url)
+            change = StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
+        if includes_state(merged, change.state) and not (is_known and includes_state(before, change.state)):
+            _send_end(session, job, change, subscription.url)
     return True
 
 
-def _send_end(session: Session, job: Job, event: StateChange, url: str) -> None:
+def _send_end(session: Session, job: Job, change: StateChange, url: str) -> None:
     """Send the end of an ended job to one URL, with the number and instant of that event."""
     row = session.fetch_one("callback_of_job", job_id=job.id)
     assert row is not None  # noqa: S101 - the caller has just read the job
     _state, sequence, latest, _url, model, _states = row
     if sequence == 0:  # no event of this job was written yet
         latest = session.timestamp if job.completed_at is None else format_timestamp(job.completed_at)
-        sequence = session.value("next_callback", job_id=job.id, state=event.state, at=latest)
+        sequence = session.fetch_value("next_callback", job_id=job.id, state=change.state, at=latest)
     at = latest or session.timestamp
     body = encode_state_webhook(
-        event, job, attempt=job.attempt, timestamp=at, previous_state=None, model=model
+        change, job, attempt=job.attempt, timestamp=at, previous_state=None, model=model
     )
-    _insert_delivery(session, job, sequence, event.state, url, body)
+    _insert_delivery(session, job, sequence, change.state, url, body)
 
 
 # -- deliveries
@@ -199,7 +201,7 @@ def claim_deliveries(
         session.execute("count_attempt", seq=claimed.seq, **retry)
     return ClaimedDeliveries(
         deliveries=tuple(replace(claimed, attempts=claimed.attempts + 1) for claimed in taken),
-        next_due_at=instant_or_none(session.value("next_delivery_at", now=now)),
+        next_due_at=instant_or_none(session.fetch_value("next_delivery_at", now=now)),
     )
 
 
@@ -217,7 +219,7 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
         "report_delivery",
         seq=delivery.seq,
         status=status,
-        next_attempt_at=text_or_none(retry_at),
+        next_attempt_at=timestamp_or_none(retry_at),
         retry_wait=None if retry_at is None else _seconds_until(session, retry_at),
         completed_at=None if status is DeliveryStatus.PENDING else session.timestamp,
         last_status=report.attempt.http_status,
@@ -279,15 +281,15 @@ def count_deliveries(session: Session, where: DeliveryFilter, *, limit: int) -> 
     query = "count_deliveries_undelivered" if undelivered else "count_deliveries_found"
     if where.token is not None:
         query = "count_deliveries_of_token"
-    return int(session.value(query, **_filter_values(where), before=NEWEST, limit=limit))
+    return int(session.fetch_value(query, **_filter_values(where), before=NEWEST, limit=limit))
 
 
 def _filter_values(where: DeliveryFilter) -> dict[str, SqlValue]:
     text = None if where.query is None else re.sub(r"([%_\\])", r"\\\1", where.query.lower())
     return asdict(where) | {
         "query": None if text is None else f"%{text}%",
-        "created_from": text_or_none(where.created_from),
-        "created_before": text_or_none(where.created_before),
+        "created_from": timestamp_or_none(where.created_from),
+        "created_before": timestamp_or_none(where.created_before),
     }
 
 

@@ -11,13 +11,13 @@ from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitResult, InitStatus
 from ductile.store.model.records import BreakerRow, BreakerTransitionRow, FactRow, Page, PluginState
-from ductile.store.rows import from_json, read_breaker, read_page, row_reader, text_or_none, to_json
+from ductile.store.rows import from_json, read_breaker, read_page, row_reader, timestamp_or_none, to_json
 from ductile.store.session import Session
 from ductile.store.verbs.jobs.insert import is_live, submit_job
 from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
 from ductile.struct import asdict, replace
 
-#: An init that crashes interrupted is begun again at most this often.
+#: An init that crashes interrupted is begun at most this often.
 MAX_INIT_TRIES = 3
 #: Reasons of an end that is not the plugin's: the init is begun again.
 _INCONCLUSIVE = frozenset(
@@ -63,7 +63,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             write_occurrence(session, occurrence)
     if settlement.next_occurrence is not None:
         session.execute(
-            "update_next_slot",
+            "set_next_occurrence",
             plugin=job.plugin,
             schedule_id=view.schedule_id,
             next_at=format_timestamp(settlement.next_occurrence.start_at),
@@ -90,8 +90,8 @@ def _write_breaker(
     """Write the row. With a reason, the change of state is recorded too."""
     key = {"plugin": plugin, "command": command, "at": session.timestamp}
     row = asdict(after) | {
-        "opened_at": text_or_none(after.opened_at),
-        "last_failure_at": text_or_none(after.last_failure_at),
+        "opened_at": timestamp_or_none(after.opened_at),
+        "last_failure_at": timestamp_or_none(after.last_failure_at),
     }
     session.execute("write_breaker", **key, **row)
     if reason is None:

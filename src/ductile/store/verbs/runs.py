@@ -1,6 +1,6 @@
-"""Pipeline runs in the store: reading the state of a run, and writing its progress.
+"""Pipeline runs in the store: read the state of a run, and write its progress.
 
-`ductile.core.runs` decides what happens next in a run.
+`ductile.core.runs` decides which steps of a run come next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ductile.core.runs.state import (
     TokenStatus,
 )
 from ductile.store.notifier import DeadlineSet
-from ductile.store.rows import from_json, row_reader, storable, text_or_none, to_json
+from ductile.store.rows import from_json, row_reader, storable, timestamp_or_none, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.jobs.insert import insert_context, insert_event
 from ductile.struct import asdict
@@ -43,7 +43,7 @@ _read_token_result = row_reader(TokenResult, status=TokenStatus, payload=from_js
 def graph_of(session: Session, fingerprint: str) -> Graph:
     graph = _graphs.get(fingerprint)
     if graph is None:
-        text = session.value("graph_by_fingerprint", fingerprint=fingerprint)
+        text = session.fetch_value("graph_by_fingerprint", fingerprint=fingerprint)
         assert text is not None  # noqa: S101 - kept as long as a run follows it
         if len(_graphs) >= _MAX_GRAPHS:
             _graphs.clear()
@@ -61,13 +61,13 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
         id=job.id,
         status=job.status,
         execution=job.execution,
-        cancel_requested_at=text_or_none(job.cancel_requested_at),
+        cancel_requested_at=timestamp_or_none(job.cancel_requested_at),
     )
     if row is None:
         return None
     fingerprint, jobs, cancelled_at, hops, trace_id, source_event_id, scope_id, branch, sort_key = row
     graph = graph_of(session, fingerprint)
-    payload = session.value("event_payload", id=source_event_id) if graph.refers_to_run else None
+    payload = session.fetch_value("event_payload", id=source_event_id) if graph.refers_to_run else None
     position = TokenPosition(scope_id=scope_id, branch=branch, sort_key=sort_key)
     return RunView(
         info=RunInfo(
@@ -137,7 +137,7 @@ def predecessor_run(session: Session, job: NewJob | Job) -> str | None:
     """Return the latest live run of the same pipeline with the same key, for which a new run waits."""
     if job.dedupe_key is None:
         return None
-    run_id: str | None = session.value(
+    run_id: str | None = session.fetch_value(
         "last_waiting_run", dedupe_key=job.dedupe_key, plugin=RUN_PLUGIN, command=job.command, id=job.id
     )
     return run_id
@@ -159,7 +159,7 @@ def insert_run(session: Session, run: NewRun) -> None:
         "insert_run",
         **version,
         run_id=run.job.id,
-        deadline_at=text_or_none(run.deadline_at),
+        deadline_at=timestamp_or_none(run.deadline_at),
         deadline_wait=None if run.deadline_at is None else (run.deadline_at - session.now).total_seconds(),
     )
     if run.deadline_at is not None:
@@ -198,7 +198,7 @@ def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
 
 def relink_waiting_runs(session: Session, run: Job) -> None:
     """Relink the runs that wait for `run`, which never began, to its own predecessor."""
-    predecessor = None if run.dedupe_key is None else session.value("waited_for", run_id=run.id)
+    predecessor = None if run.dedupe_key is None else session.fetch_value("waited_for", run_id=run.id)
     if predecessor is not None:
         session.execute("wait_for_another", id=run.id, other_id=predecessor)
 

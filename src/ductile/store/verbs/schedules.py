@@ -23,7 +23,7 @@ from ductile.store.rows import (
     read_occurrence,
     read_page,
     read_schedule,
-    text_or_none,
+    timestamp_or_none,
     to_json,
 )
 from ductile.store.session import Session
@@ -44,10 +44,10 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
     """Replace all schedules by these. One with an unchanged definition keeps its next instant."""
     for entry in entries:
         row = asdict(entry) | {
-            "next_at": text_or_none(entry.next_at),
-            "nominal_at": text_or_none(entry.nominal_at),
-            "last_fired_at": text_or_none(entry.last_fired_at),
-            "paused_at": text_or_none(entry.paused_at),
+            "next_at": timestamp_or_none(entry.next_at),
+            "nominal_at": timestamp_or_none(entry.nominal_at),
+            "last_fired_at": timestamp_or_none(entry.last_fired_at),
+            "paused_at": timestamp_or_none(entry.paused_at),
         }
         session.execute("put_schedule", **row, at=session.timestamp)
     keys = to_json([[entry.plugin, entry.schedule_id] for entry in entries])
@@ -151,7 +151,7 @@ def _find_outdated(session: Session, firing: Firing) -> FireStatus | None:
         for occurrence in firing.occurrences:
             nominal_at = format_timestamp(occurrence.nominal_at)
             key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
-            covered_until = session.value("last_covered", **key, nominal_at=nominal_at)
+            covered_until = session.fetch_value("last_covered", **key, nominal_at=nominal_at)
             if covered_until is not None and covered_until >= nominal_at:
                 return FireStatus.ALREADY_FIRED
         return None
@@ -187,7 +187,7 @@ def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
         if job.status in TERMINAL:
             break
         chain.append(job)
-        job_id = session.value("after_job_of", seq=job.seq)
+        job_id = session.fetch_value("predecessor_of", seq=job.seq)
     return tuple(chain)
 
 
@@ -198,7 +198,7 @@ def _decide_start(session: Session, firing: Firing, chain: Sequence[Job]) -> Adm
         return Admitted(probe=firing.probe)
     outstanding = 0
     if conditions.max_polls is not None:
-        outstanding = session.value("outstanding", plugin=job.plugin, command=job.command)
+        outstanding = session.fetch_value("outstanding", plugin=job.plugin, command=job.command)
         if conditions.if_running is IfRunning.CANCEL:
             outstanding -= sum(other.command == job.command for other in chain)
     breaker = session.fetch_one("breaker", plugin=job.plugin, command=job.command)
@@ -217,8 +217,8 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
         "advance_schedule",
         plugin=entry.plugin,
         schedule_id=entry.schedule_id,
-        next_at=text_or_none(entry.next_at),
-        nominal_at=text_or_none(entry.nominal_at),
+        next_at=timestamp_or_none(entry.next_at),
+        nominal_at=timestamp_or_none(entry.nominal_at),
         last_job_id=jobs[-1].id if jobs else None,
         last_fired_at=session.timestamp if jobs else None,
         deferred_nominal_at=deferred and format_timestamp(deferred.nominal_at),

@@ -61,7 +61,7 @@ def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
 
 def count_outstanding(session: Session, plugin: str, command: str) -> int:
     """Return how many jobs of this command are queued or running, whatever submitted them."""
-    return int(session.value("outstanding", plugin=plugin, command=command))
+    return int(session.fetch_value("outstanding", plugin=plugin, command=command))
 
 
 def execution_statistics(
@@ -94,7 +94,7 @@ def sample_executions(
             # More executions than were counted: the difference of their numbers is the total.
             first = session.fetch_one("first_execution_since", since=span["since"])
             after = session.fetch_one("first_execution_since", since=span["until"])
-            end_seq = session.value("newest_execution") + 1 if after is None else after[0]
+            end_seq = session.fetch_value("newest_execution") + 1 if after is None else after[0]
             total = max(total, end_seq - (end_seq if first is None else first[0]))
         times = session.fetch_all("span_samples", **span, limit=max_timed) if total else ()
         samples.append(
@@ -122,10 +122,10 @@ def recent_failures(session: Session, *, since: datetime) -> RecentFailures:
     """Return the failed jobs and failing receivers since an instant."""
     where = {"since": format_timestamp(since), "limit": _MAX_LISTED}
     return RecentFailures(
-        newest_at=instant_or_none(session.value("latest_instant")),
-        endings=tuple(map(_read_failures, session.fetch_all("check_bad_endings", **where))),
-        removed=tuple(map(_read_failures, session.fetch_all("check_removed_endings", **where))),
-        receivers=tuple(map(_read_receiver, session.fetch_all("check_receivers", **where))),
+        newest_at=instant_or_none(session.fetch_value("latest_instant")),
+        endings=tuple(map(_read_failures, session.fetch_all("failures_by_command", **where))),
+        removed=tuple(map(_read_failures, session.fetch_all("removals_by_command", **where))),
+        receivers=tuple(map(_read_receiver, session.fetch_all("failing_receivers", **where))),
     )
 
 

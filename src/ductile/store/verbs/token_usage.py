@@ -25,7 +25,7 @@ from ductile.store.session import Session
 
 #: When a caller may try again that has too many unfinished jobs.
 _POLL_SECONDS = 5
-_USES = {
+_USAGE_TEXTS = {
     LimitName.JOBS_PER_HOUR: "has started {used} jobs{of} this hour",
     LimitName.JOBS_PER_DAY: "has started {used} jobs{of} today",
     LimitName.RUNNING: "has {used} unfinished jobs{of}",
@@ -115,7 +115,7 @@ def _unfinished_by_target(session: Session, token: str) -> dict[str, int]:
 
 def _limit_reached(token: str, state: LimitState, now: datetime) -> LimitReachedError:
     of_target = "" if state.target is None else f" of {state.target}"
-    usage = _USES[state.limit].format(used=f"{state.used:g}", of=of_target)
+    usage = _USAGE_TEXTS[state.limit].format(used=f"{state.used:g}", of=of_target)
     resets_at = None if state.resets_at is None else format_timestamp(state.resets_at)
     seconds = _POLL_SECONDS if state.resets_at is None else ceil((state.resets_at - now).total_seconds())
     advice = "Wait until one of them has ended"

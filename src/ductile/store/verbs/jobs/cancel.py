@@ -82,7 +82,7 @@ def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE)
         cancelled.append(result)
         if not result.more:
             session.execute("clear_deadline", run_id=run_id)
-    next_due_at = instant_or_none(session.value("next_deadline"))
+    next_due_at = instant_or_none(session.fetch_value("next_deadline"))
     return OverdueRuns(cancelled=tuple(cancelled), next_due_at=next_due_at)
 
 
@@ -91,19 +91,19 @@ def recover(
     policy: Policy,
     *,
     on_node: bool = False,
-    living: Sequence[str] = (),
+    live_owners: Sequence[str] = (),
     limit: int = BATCH_SIZE,
 ) -> BatchResult:
     """Recover one batch of the jobs and runs that a crash left behind.
 
     Every running job whose daemon has ended is orphaned and goes back to the queue; without nodes, no other
-    daemon runs jobs of this store. `on_node`: another node can run it at once. Jobs of the owners in `living`
-    are left alone, even if they have ended by now. Then queued steps of cancelled runs end, and runs without
-    a live step, of which there should be none.
+    daemon runs jobs of this store. `on_node`: another node can run it at once. Jobs of `live_owners` are left
+    alone, even if these have ended by now. Then queued steps of cancelled runs end, and runs without a live
+    step, of which there should be none.
     """
     ended = end_all(
         session,
-        session.fetch_all("running_jobs", living=to_json(list(living)), limit=limit),
+        session.fetch_all("running_jobs", live_owners=to_json(list(live_owners)), limit=limit),
         Orphaned(on_node=on_node),
         policy,
         limit=limit,

@@ -93,7 +93,7 @@ def _matching_job(session: Session, job: NewJob, window: timedelta) -> str | Non
         return None
     key = _key_columns(job)
     matches = []
-    if job.dedupe_ttl is not None and (live := session.value("live_match", **key)) is not None:
+    if job.dedupe_ttl is not None and (live := session.fetch_value("live_match", **key)) is not None:
         matches.append(KeyMatch(job_id=live, succeeded_at=None))
     if (succeeded := session.fetch_one("succeeded_match", **key)) is not None:
         matches.append(KeyMatch(job_id=succeeded[0], succeeded_at=parse_timestamp(succeeded[1])))
@@ -140,7 +140,7 @@ def _report_conflict(session: Session, job: NewJob) -> DuplicateChild:
     """Record that the same child of the same execution exists, which is an internal error."""
     origin = job.origin
     assert origin is not None  # noqa: S101 - only a job with an origin can conflict
-    job_id = session.value("child_by_origin", **_origin_columns(origin)) or job.id
+    job_id = session.fetch_value("child_by_origin", **_origin_columns(origin)) or job.id
     data: JsonObject = {"child": job_id, "event_index": origin.event_index, "target": origin.target}
     append_ledger(session, LedgerKind.CHILD_CONFLICT, data, job_id=origin.job_id)
     return DuplicateChild(job_id=job_id)
@@ -186,21 +186,21 @@ def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
     The job must not be the holder of its dedupe key now.
     """
     return decide_hold(
-        predecessor_live=is_live(session, session.value("after_job_of", seq=job.seq)),
+        predecessor_live=is_live(session, session.fetch_value("predecessor_of", seq=job.seq)),
         key_taken=_is_key_taken(session, job),
         behind_suspect=suspect and session.fetch_one("active_suspect", seq=job.seq) is not None,
     )
 
 
-def release_waiters(session: Session, job: Job, *, has_waiters: bool) -> None:
+def release_waiting_jobs(session: Session, job: Job, *, has_successors: bool) -> None:
     """Release the jobs that waited for this one, which has stopped running or ended while queued.
 
-    `job` is the job as it was before. `has_waiters`: it will not run again, and other jobs wait for its end.
+    `job` is the job as it was before. `has_successors`: it has ended for good, and other jobs wait for that.
     """
     held_key = job.status is JobStatus.RUNNING or (job.status is JobStatus.QUEUED and job.hold is None)
     if job.dedupe_key is not None and held_key:
         _release_first(session, "first_key_follower", **_key_columns(job))
-    while has_waiters and (successors := find_jobs(session, "successors", id=job.id, limit=BATCH_SIZE)):
+    while has_successors and (successors := find_jobs(session, "successors", id=job.id, limit=BATCH_SIZE)):
         for successor in successors:
             set_hold(session, successor)
     if job.suspect:
@@ -232,7 +232,7 @@ def release_due(session: Session, *, limit: int = BATCH_SIZE) -> ReleaseResult:
     due = find_jobs(session, "due_waiting", now=format_timestamp(session.now), limit=limit)
     for job in due:
         set_hold(session, job)
-    return ReleaseResult(count=len(due), next_due_at=instant_or_none(session.value("next_due")))
+    return ReleaseResult(count=len(due), next_due_at=instant_or_none(session.fetch_value("next_due")))
 
 
 def shorten_waits(session: Session, *, limit: int = BATCH_SIZE) -> int:

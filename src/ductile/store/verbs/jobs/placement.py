@@ -15,7 +15,7 @@ from ductile.store.notifier import JOBS_READY
 from ductile.store.rows import find_jobs, row_reader
 from ductile.store.session import Session
 from ductile.store.verbs.jobs.cancel import end_all
-from ductile.store.verbs.jobs.insert import BATCH_SIZE, release_waiters, set_hold
+from ductile.store.verbs.jobs.insert import BATCH_SIZE, release_waiting_jobs, set_hold
 
 _read_held = row_reader(JobsWithoutNode, held_since=parse_timestamp)
 read_group = row_reader(JobGroup, held_since=parse_timestamp)
@@ -67,7 +67,7 @@ def _hold(session: Session, group: JobGroup, limit: int) -> int:
     while held < limit and (jobs := find_jobs(session, "ready_without_node", **of_group, limit=1)):
         for job in jobs:
             session.execute("hold_one_without_node", seq=job.seq, at=session.timestamp)
-            release_waiters(session, job, has_waiters=False)
+            release_waiting_jobs(session, job, has_successors=False)
         held += len(jobs)
     return held
 

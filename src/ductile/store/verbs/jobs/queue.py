@@ -13,7 +13,7 @@ from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError, StoreError
 from ductile.store.model.jobs import Accepted, ClaimedJob, Deduplicated, EnqueueResult, Submission
 from ductile.store.notifier import JobsEnqueued
-from ductile.store.rows import find_job, object_or_none, read_event, read_job
+from ductile.store.rows import find_job, json_object_or_none, read_event, read_job
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.jobs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.jobs.settle import CLAIMED, LOADING, mark_run_started, start_run, with_first_steps
@@ -113,7 +113,7 @@ def _choose_jobs(
         if heads[plugin]:
             oldest[plugin] = heads[plugin].pop(0)
         elif len(chosen) < limit:
-            next_head = session.value("next_head", plugin=plugin, seq=seq, node=caps.node)
+            next_head = session.fetch_value("next_head", plugin=plugin, seq=seq, node=caps.node)
             if next_head is not None:
                 oldest[plugin] = next_head
     return chosen
@@ -122,8 +122,8 @@ def _choose_jobs(
 def claim_by_id(
     session: Session, job_ids: Sequence[str], *, owner: str, lease: timedelta
 ) -> tuple[ClaimedJob, ...]:
-    """Claim those of these jobs that are ready, in the order given, without regard to caps."""
-    ready = [session.value("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
+    """Claim the jobs with these ids that are ready, in the given order. Caps do not apply."""
+    ready = [session.fetch_value("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
     return _claim_each(session, [seq for seq in ready if seq is not None], owner=owner, lease=lease)
 
 
@@ -160,8 +160,8 @@ def _claim_each(
 
 def _complete_claim(session: Session, row: tuple[SqlValue, ...]) -> ClaimedJob:
     """Write the history of a claimed job, and read the values that its execution needs."""
-    job = read_job(row[:-2], object_or_none(row[-2]))
-    state = object_or_none(row[-1]) or {}
+    job = read_job(row[:-2], json_object_or_none(row[-2]))
+    state = json_object_or_none(row[-1]) or {}
     write_transition(session, CLAIMED, job, execution=job.execution, seq=job.claim_seq)
     if job.callback is not None:
         write_state_webhooks(session, LOADING, job, attempt=job.attempt)
@@ -184,7 +184,7 @@ def _complete_claim(session: Session, row: tuple[SqlValue, ...]) -> ClaimedJob:
 
 
 def mark_working(session: Session, job_id: str, execution: int) -> None:
-    """Send the state `working` to subscribed URLs, if this execution still runs.
+    """Write the state webhooks about `working`, if this execution still runs.
 
     The first step of a run to work also makes the run work.
     """
@@ -197,5 +197,5 @@ def mark_working(session: Session, job_id: str, execution: int) -> None:
     if run is None or run.callback is None:
         return
     # None: a duplicate subscribed the run's first URL while it ran, so no state was sent yet.
-    if session.value("callback_of_job", job_id=run.id) in (WebhookState.LOADING, None):
+    if session.fetch_value("callback_of_job", job_id=run.id) in (WebhookState.LOADING, None):
         write_state_webhooks(session, _WORKING, run, attempt=run.attempt)

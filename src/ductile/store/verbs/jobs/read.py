@@ -32,14 +32,14 @@ from ductile.store.rows import (
     find_jobs,
     from_json,
     job_from_log,
-    object_or_none,
+    json_object_or_none,
     read_event,
     read_job,
     read_log,
     read_page,
     read_sorted_page,
     row_reader,
-    text_or_none,
+    timestamp_or_none,
     to_json,
 )
 from ductile.store.session import Session, SqlValue
@@ -73,27 +73,27 @@ def get_job(session: Session, job_id: str) -> Job | None:
         return None
     last = read_log(logged)
     payload = last.payload if last.payload is not None else _payload(session, None, last.source_event_id)
-    cost = session.value("cost_of_logged_job", job_id=job_id)
+    cost = session.fetch_value("cost_of_logged_job", job_id=job_id)
     return replace(job_from_log(last, payload), cost=cost)
 
 
 def latest_with_key(session: Session, plugin: str, command: str, dedupe_key: str) -> Job | None:
     """Return the newest queued or ended job with this key, with its payload."""
-    job_id = session.value("latest_with_key", dedupe_key=dedupe_key, plugin=plugin, command=command)
+    job_id = session.fetch_value("latest_with_key", dedupe_key=dedupe_key, plugin=plugin, command=command)
     return None if job_id is None else get_job(session, job_id)
 
 
 def blocking_job(session: Session, job_id: str) -> Job | None:
     """Return the job that a held one waits for: its key's holder, its predecessor, or another suspect."""
-    blocking_id = session.value("blocking_job", id=job_id)
+    blocking_id = session.fetch_value("blocking_job", id=job_id)
     return None if blocking_id is None else get_job(session, blocking_id)
 
 
 def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
     """Return the job's own payload or, if it has none, the payload of the event that started it."""
     if own is None and event_id is not None:
-        own = session.value("payload_of_event", id=event_id)
-    return object_or_none(own)
+        own = session.fetch_value("payload_of_event", id=event_id)
+    return json_object_or_none(own)
 
 
 def list_jobs(
@@ -117,20 +117,21 @@ def list_jobs(
 def count_jobs(session: Session, where: JobFilter, *, limit: int) -> int:
     """Return how many jobs match, counted up to `limit`."""
     suffix, values = _job_query(session, where)
-    return int(session.value(f"total_{suffix}", **values, before=NEWEST, limit=limit))
+    return int(session.fetch_value(f"total_{suffix}", **values, before=NEWEST, limit=limit))
 
 
 def _job_query(session: Session, where: JobFilter) -> tuple[str, dict[str, SqlValue]]:
     """Return the end of the name of the query for a filter, which decides the index, and its values."""
     words = _as_words(where.query)
     is_common = (
-        words is not None and session.value("executions_with_words", words=words, limit=_COMMON) >= _COMMON
+        words is not None
+        and session.fetch_value("executions_with_words", words=words, limit=_COMMON) >= _COMMON
     )
     values: dict[str, SqlValue] = asdict(where) | {
         "words": words,
         "common_words": words if is_common else None,
-        "created_from": text_or_none(where.created_from),
-        "created_before": text_or_none(where.created_before),
+        "created_from": timestamp_or_none(where.created_from),
+        "created_before": timestamp_or_none(where.created_before),
     }
     # A job whose last transition is its submission is queued; one whose last transition is its claim runs.
     status = where.status or (None if where.reason is None else _STATUS_OF_REASON.get(where.reason))
@@ -164,7 +165,7 @@ def short_payloads(
     for job_id in job_ids:
         payload, length = session.fetch_one("short_payload", id=job_id, max_length=max_length) or (None, None)
         if length is not None:
-            payloads[job_id] = ShortPayload(payload=object_or_none(payload), length=length)
+            payloads[job_id] = ShortPayload(payload=json_object_or_none(payload), length=length)
     return payloads
 
 
@@ -180,8 +181,8 @@ def list_log(
     words = _as_words(where.query)
     values: dict[str, SqlValue] = asdict(where) | {
         "words": words,
-        "completed_from": text_or_none(where.completed_from),
-        "completed_before": text_or_none(where.completed_before),
+        "completed_from": timestamp_or_none(where.completed_from),
+        "completed_before": timestamp_or_none(where.completed_before),
         "exclude_internal": int(where.exclude_internal),
     }
     by_selectivity = {
@@ -273,8 +274,8 @@ def get_run(session: Session, run_id: str) -> RunRecord | None:
     if run is None or run.plugin != RUN_PLUGIN:
         return None
     details = _details_of(session, run)
-    fingerprint = session.value("run_fingerprint", run_id=run_id)
-    entries = session.fetch_all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
+    fingerprint = session.fetch_value("run_fingerprint", run_id=run_id)
+    entries = session.fetch_all("ledger_of_job", job_id=run_id, limit=_LARGEST_RUN)
     return RunRecord(
         job=run,
         steps=details.steps,

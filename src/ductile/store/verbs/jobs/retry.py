@@ -1,4 +1,4 @@
-"""Retrying: a job, a run in place, or a new run that begins at a step of an old one."""
+"""Retrying a job or an ended run in place, and starting a new run at a step of an ended one."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def retry(
         if job.run_id is not None:
             # The step waits for the same run as the other steps of its run: the one that it waited for when
             # it ended may itself wait for its run by now.
-            predecessor = session.value("awaited_by_steps", run_id=job.run_id)
-            session.execute("set_after", seq=job.seq, after_job_id=predecessor)
+            predecessor = session.fetch_value("awaited_by_steps", run_id=job.run_id)
+            session.execute("set_predecessor", seq=job.seq, after_job_id=predecessor)
         _requeue(session, job)
     if charge is not None:
         # From now on the job counts as unfinished, also if it was started before the token had limits.
@@ -95,7 +95,7 @@ def _reopen_run(session: Session, run: Job, policy: Policy) -> None:
         )
     _reopen(session, run, Hold.RUN)
     for job in failed:
-        session.execute("set_after", seq=job.seq, after_job_id=predecessor)
+        session.execute("set_predecessor", seq=job.seq, after_job_id=predecessor)
         _requeue(session, job)
     for job in stopped:
         _continue_token(session, job, policy)
@@ -228,7 +228,7 @@ def _plan_rerun(
     repeated = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
     copied = _CopiedScopes(session=session, graph=graph)
     starts = [_start_at(session, job, step_path, copied) for job in repeated]
-    if copied.changed or None in starts:
+    if copied.graph_has_changed or None in starts:
         return RetryResult.CHANGED
     return copied, tuple(start for start in starts if start is not None)
 
@@ -245,7 +245,7 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
         context_id = context.parent_id
     return TokenStart(
         path=path,
-        position=copied.position(position, tokens=1),
+        position=copied.copy_position(position, tokens=1),
         event=_read_new_event(row[:-1]),
         context_id=context_id,
         baggage=baggage_of(session, context_id),
@@ -264,10 +264,10 @@ class _CopiedScopes:
     #: The copies, by the id of the scope that was copied.
     views: dict[str, JoinScopeView] = field(default_factory=dict)
     #: Whether the graph has no place for one of the scopes any more.
-    changed: bool = False
+    graph_has_changed: bool = False
 
-    def position(self, old: TokenPosition, *, tokens: int) -> TokenPosition:
-        """Return the same position in the new run, where `tokens` more are live."""
+    def copy_position(self, old: TokenPosition, *, tokens: int) -> TokenPosition:
+        """Copy the scopes around a position, and return it in the new run, where `tokens` more are live."""
         view = self.views.get(old.scope_id) or self._copy_scope(old.scope_id)
         scope = replace(view.scope, live=view.scope.live + tokens)
         results = tuple(
@@ -281,12 +281,12 @@ class _CopiedScopes:
     def _copy_scope(self, scope_id: str) -> JoinScopeView:
         old = read_scope(self.session, scope_id)
         node = None if old.split is None else self.graph.nodes.get(old.split)
-        self.changed |= old.split is not None and not isinstance(node, SplitNode)
+        self.graph_has_changed |= old.split is not None and not isinstance(node, SplitNode)
         scope = JoinScope(
             id=make_id(self.session.now, self.session.rng),
             live=0,
             split=old.split,
-            parent=None if old.parent is None else self.position(old.parent, tokens=1),
+            parent=None if old.parent is None else self.copy_position(old.parent, tokens=1),
             entry_job_id=None,
             context_id=old.context_id,
         )
@@ -296,7 +296,7 @@ class _CopiedScopes:
                 replace(result, position=replace(result.position, scope_id=scope.id))
                 for result in token_results(self.session, scope_id)
             )
-            self.changed |= any(result.position.branch >= len(node.branches) for result in results)
+            self.graph_has_changed |= any(result.position.branch >= len(node.branches) for result in results)
         view = JoinScopeView(scope=scope, results=results, baggage=baggage_of(self.session, old.context_id))
         self.views[scope_id] = view
         return view

@@ -46,25 +46,25 @@ from ductile.store.model.jobs import (
     Accepted,
     EnqueueResult,
     JobStatusChange,
+    NotSettled,
     Settled,
     SettleResult,
-    SettleSkipped,
 )
 from ductile.store.notifier import JOBS_READY, JobEnded, RetryScheduled
 from ductile.store.rows import (
     find_job,
     from_json,
     list_or_empty,
-    planned_or_none,
+    planned_occurrence_or_none,
     read_breaker,
     read_job,
     storable,
-    text_or_none,
+    timestamp_or_none,
     to_json,
 )
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.failures import record_failure, report_notice
-from ductile.store.verbs.jobs.insert import insert_event, release_waiters, submit_job
+from ductile.store.verbs.jobs.insert import insert_event, release_waiting_jobs, submit_job
 from ductile.store.verbs.ledger import append_ledger, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.plugins import record_init, write_plugin_effects
@@ -100,13 +100,13 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
             return settled
     job, execution = find_job(session, claimed.id), claimed.execution
     if job is None:
-        return SettleSkipped.UNKNOWN_JOB
+        return NotSettled.UNKNOWN_JOB
     if job.status is JobStatus.RUNNING and job.execution == execution:
         return _settle_job(session, job, outcome, policy)
-    log_status = session.value("log_status", job_id=job.id, execution=execution)
+    log_status = session.fetch_value("log_status", job_id=job.id, execution=execution)
     was_abandoned = log_status in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not was_abandoned or isinstance(outcome, Orphaned | Requeued):
-        return SettleSkipped.ALREADY_SETTLED
+        return NotSettled.ALREADY_SETTLED
     log = LogEntry(
         status=LogStatus.SUPERSEDED,
         reason=job.reason,
@@ -115,11 +115,11 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
     )
     row = _log_row(session, job, log, job.status, job.reason) | {"execution": execution}
     if not session.insert("insert_log", **row):
-        return SettleSkipped.ALREADY_SETTLED  # this execution has a late result already
+        return NotSettled.ALREADY_SETTLED  # this execution has a late result already
     record_cost(session, job.token, outcome.evidence.cost)
     kind = LedgerKind.JOB_RESULT_SUPERSEDED
     append_ledger(session, kind, {"execution": execution}, job_id=job.id, run_id=job.run_id, token=job.token)
-    return SettleSkipped.SUPERSEDED
+    return NotSettled.SUPERSEDED
 
 
 def _settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled:
@@ -131,9 +131,9 @@ def _settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) ->
 
 
 def end_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Consequences:
-    """End a job that was read in this transaction. Of the ended jobs in the result it is the first."""
+    """End a job that was read in this transaction. It is the first of the ended jobs in the result."""
     settled = _settle_job(session, job, outcome, policy)
-    ended = [_state_change(job, settled.settlement), *settled.ended]
+    ended = [_status_change(job, settled.settlement), *settled.ended]
     return Consequences(started=list(settled.started), ended=ended)
 
 
@@ -146,8 +146,8 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
     settlement = decide_settlement(
         view, outcome, replace(policy, budget=session.regex_budget), session.now, session.rng
     )
-    has_waiters = _write_end(session, job, settlement)
-    if has_waiters is None:
+    has_successors = _write_end(session, job, settlement)
+    if has_successors is None:
         return None
     write_plugin_effects(session, job, view, settlement)
     record_init(session, job, settlement)
@@ -166,7 +166,7 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
         report_notice(session, job, settlement)
     if settlement.progress is not None and job.run_id is not None:
         consequences.add(write_steps(session, job.run_id, settlement.progress, policy))
-    release_waiters(session, job, has_waiters=has_waiters and settlement.is_terminal)
+    release_waiting_jobs(session, job, has_successors=has_successors and settlement.is_terminal)
     return Settled(
         job_id=job.id,
         settlement=settlement,
@@ -234,7 +234,7 @@ def write_steps(session: Session, run_id: str, progress: RunProgress, policy: Po
             settlement = decide_settlement(view, step.fault, policy, session.now, session.rng)
             if _write_end(session, job, settlement) is None:
                 raise ContendedError(f"the job {job.id} has changed since it was read")
-            consequences.ended.append(_state_change(job, settlement))
+            consequences.ended.append(_status_change(job, settlement))
     write_ledger(session, progress.ledger)
     if progress.ended:
         consequences.add(end_run(session, run_id, policy))
@@ -302,7 +302,7 @@ def _read_job(session: Session, job_id: str) -> Job:
     return job
 
 
-def _state_change(job: Job, settlement: Settlement) -> JobStatusChange:
+def _status_change(job: Job, settlement: Settlement) -> JobStatusChange:
     return JobStatusChange(
         id=job.id,
         plugin=job.plugin,
@@ -332,7 +332,7 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
             key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
             schedule = session.fetch_one("schedule_of_latest_job", **key, job_id=job.id)
     was_orphaned = isinstance(outcome, Orphaned) and (
-        session.value("log_status", job_id=job.id, execution=job.execution - 1) == LogStatus.ORPHANED
+        session.fetch_value("log_status", job_id=job.id, execution=job.execution - 1) == LogStatus.ORPHANED
     )
     schedule_id, next_at, nominal_at, paused_at = schedule or (None, None, None, None)
     return SettleView(
@@ -341,7 +341,7 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
         schedule_id=schedule_id,
-        next_occurrence=planned_or_none(nominal_at, next_at),
+        next_occurrence=planned_occurrence_or_none(nominal_at, next_at),
         paused=paused_at is not None,
         baggage=baggage,
         run=read_run_view(session, job, baggage),
@@ -357,12 +357,12 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     retry_at = settlement.next_retry_at
     artifacts = to_json(settlement.artifacts) if settlement.artifacts else None
     cost = None if settlement.log is None else settlement.log.evidence.cost
-    has_waiters = session.settle_job(
+    has_successors = session.settle_job(
         seq=job.seq,
         id=job.id,
         from_status=job.status,
         execution=job.execution,
-        cancel_requested_at=text_or_none(job.cancel_requested_at),
+        cancel_requested_at=timestamp_or_none(job.cancel_requested_at),
         # A duplicate may have subscribed a URL since the job was read: the end is then decided again.
         callback_url=None if job.callback is None else job.callback.url,
         status=settlement.status,
@@ -371,14 +371,14 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         hold=None if retry_at is None else Hold.RETRY,
         attempt=settlement.attempt,
         completed_at=session.timestamp if settlement.is_terminal else None,
-        next_retry_at=text_or_none(retry_at),
+        next_retry_at=timestamp_or_none(retry_at),
         retry_wait=None if retry_at is None else (retry_at - session.now).total_seconds(),
         last_error=storable(settlement.last_error),
         suspect=int(settlement.suspect),
         artifacts=artifacts,
         cost=job.cost if cost is None else (job.cost or 0) + cost,
     )
-    if has_waiters is None:
+    if has_successors is None:
         return None
     if settlement.log is not None:
         record_cost(session, job.token, cost)
@@ -399,7 +399,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         session.publish(JOBS_READY)
     if job.plugin == RUN_PLUGIN:
         session.execute("clear_deadline", run_id=job.id)
-    return has_waiters
+    return has_successors
 
 
 def _log_row(
@@ -423,7 +423,7 @@ def _log_row(
         "error": storable(log.error),
         "duration_ms": evidence.duration.total_seconds() * 1000,
         "created_at": format_timestamp(job.created_at),
-        "started_at": text_or_none(job.started_at),
+        "started_at": timestamp_or_none(job.started_at),
         "at": session.timestamp,
         "artifacts": None,
         "cost": evidence.cost,

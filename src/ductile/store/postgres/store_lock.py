@@ -1,4 +1,4 @@
-"""The lock of a store: processes that write share it; one that copies the whole store takes it alone."""
+"""The lock of a store: processes that write share it, one that copies the whole store takes it alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def take_store(connection: Connection, queries: Mapping[str, str]) -> None:
     """
     deadline = time.monotonic() + _NOTICE_SECONDS
     while connection.execute(queries["take_store"]).fetchone() == (False,):
-        users = connection.execute(queries["store_users"], {"limit": _MAX_LISTED}).fetchall()
+        users = connection.execute(queries["store_holders"], {"limit": _MAX_LISTED}).fetchall()
         if time.monotonic() > deadline:
             names = "; ".join(
                 f"{name or 'a program'} from {host} (server process {pid})" for pid, host, name in users
