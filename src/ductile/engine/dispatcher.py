@@ -66,7 +66,7 @@ def plugins_run_here(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 class Pause(Enum):
-    """The reasons why the dispatcher claims nothing for a while."""
+    """The reasons to claim again only after a while."""
 
     #: A claim is to be repeated because the store was full or locked.
     STORE = auto()
