@@ -248,7 +248,7 @@ async def run_offline(
 ) -> OfflineRunResult:
     """Submit one job with `operation` and run it in this process, with every job that follows from it.
 
-    `on_ended` is called with the document of this job, or of each step of this run, when it has ended, and
+    `on_ended` is called with the document of the job, or of each step of the run, when that has ended, and
     `on_output` with the output of jobs while they run. After `time_limit`, or at the first stop signal,
     running processes are ended and their jobs go back to the queue.
     """

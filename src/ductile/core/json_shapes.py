@@ -14,7 +14,7 @@ from ductile.struct import Value
 
 #: The part of a path that stands for the items of a list.
 ITEM = "[]"
-#: The compared items of a list. The structure of later items hardly ever differs.
+#: The most items of a list that are compared. The structure of later items hardly ever differs.
 MAX_ITEMS = 100
 #: Deeper values are compared by their type only.
 MAX_LEVELS = 20

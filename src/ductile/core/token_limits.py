@@ -16,7 +16,7 @@ from ductile.struct import Value, field
 #: The target of the limits that apply to all jobs of a token.
 ALL_JOBS = ""
 _PIPELINE = "pipeline:"
-#: Sums of costs are compared after rounding: ten times 0.1 reaches a limit of 1.
+#: Sums of costs are rounded to this many digits before they are compared: ten times 0.1 reaches a limit of 1.
 _COST_DIGITS = 9
 
 

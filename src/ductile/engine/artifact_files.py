@@ -16,7 +16,7 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.engine.clock import Clock
 from ductile.errors import DeniedError, NotFoundError
 
-#: Bytes that are hashed for one response. A file beyond that gets its size only.
+#: The most bytes that are hashed for one response. A file beyond that gets its size only.
 MAX_HASHED_BYTES = 1024**3
 #: How long a job waits for its files to be read: a network file system may hang.
 READ_TIMEOUT = timedelta(seconds=10)

@@ -206,7 +206,7 @@ class Engine:
             self._sync_callers -= 1
 
     async def single_flight(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a task once at a time: callers with the same name while it runs get the same result."""
+        """Run one task of this name at a time. Callers that come while it runs get its result too."""
         task: asyncio.Task[T] | None = self._single_flights.get(name)
         if task is None:
             task = self._single_flights[name] = asyncio.create_task(make(), name=name)

@@ -148,7 +148,8 @@ def prepare_script(
 ) -> PreparedLaunch | Failed:
     """Return the launch of a script, with the payload on its stdin and in its environment.
 
-    `launch` is that of the plugin. `job_variables` come last: recovery finds the processes of a job by them.
+    `launch` is the launch of the plugin without its script. `job_variables` come last: by them recovery finds
+    the processes of a job.
     """
     encoded = encode_payload(payload)
     environment = {**launch.environment, **script_environment(payload, encoded[:-1]), **job_variables}

@@ -24,17 +24,17 @@ from ductile.core.jobs.model import Job
 from ductile.runner.port import OutputCallback, OutputStream
 from ductile.struct import Value
 
-#: Bytes that each stream of an execution keeps, apart from its last chunk.
+#: The most bytes that each stream of an execution keeps, apart from its last chunk.
 KEPT_BYTES = 128 * 1024
 #: A chunk that has not been read yet grows to this size, so that single characters do not become chunks.
 _CHUNK_BYTES = 4 * 1024
 #: How long a follower may stay away between two requests and still find all output, also of executions that
 #: have ended meanwhile.
 FOLLOWER_ABSENCE = timedelta(seconds=30)
-#: Ended executions that are kept for followers, and bytes of all of them together.
+#: The most ended executions that are kept for followers, and the most bytes of all of them together.
 _ENDED_EXECUTIONS = 256
 _ENDED_BYTES = 4 * 1024 * 1024
-#: Followers that are remembered while they are away.
+#: The most followers that are remembered while they are away.
 _ABSENT_FOLLOWERS = 1024
 #: A UTF-8 character has at most four bytes.
 _LONGEST_INCOMPLETE = 3

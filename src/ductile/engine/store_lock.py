@@ -68,7 +68,7 @@ class LockHolder(Value):
 
 
 class StoreLock:
-    """Held from construction until `release`, or until the process ends in any way."""
+    """A lock that is held from construction until `release`, or until the process ends in any way."""
 
     def __init__(
         self, directory: Path, database: Path | None, purpose: LockPurpose = LockPurpose.DAEMON

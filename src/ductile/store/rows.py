@@ -46,7 +46,7 @@ _SORTED_CURSOR = re.compile(
     rb"s1:(\d{1,18})/([\dTZ:.-]{27})/(\d{1,15}\.\d{1,15}(?:e[+-]\d{1,2})?)/(\d{1,18})"
 )
 _MAX_DIGITS = 18  # what fits into a column of 64 bits
-#: Above all sequence numbers.
+#: A number above all sequence numbers: the page before it is the first one.
 NEWEST = (1 << 63) - 1
 
 _encoder = msgspec.json.Encoder()

@@ -18,7 +18,7 @@ from ductile.core.expressions.regex import MatchBudget, PatternError, matches
 from ductile.core.json import JsonObject, JsonValue
 from ductile.struct import Value, field
 
-#: Comparisons in an explanation. The JSON form of the result has all of them.
+#: The most comparisons in an explanation. The JSON form of the result has all of them.
 _MAX_EXPLAINED = 3
 
 

@@ -22,13 +22,13 @@ NOTICE_DETAIL = "service.on_failure"
 NOTICE_EVENT, NOTICE_SOURCE = "ductile.failures", "ductile"
 FIRST_WINDOW = timedelta(minutes=1)
 LONGEST_WINDOW = timedelta(hours=1)
-#: Failures that one notice describes; all are counted.
+#: The most failures that one notice describes; all are counted.
 MAX_EXAMPLES = 10
-#: Characters of an error in a notice. The job itself has all of it.
+#: The most characters of an error in a notice. The job itself has all of it.
 MAX_ERROR_LENGTH = 1000
 
 _BAD_ENDS = frozenset({JobStatus.FAILED, JobStatus.DEAD})
-#: Characters of an error in a line of the text.
+#: The most characters of an error in a line of the text.
 _MAX_LINE = 200
 
 

@@ -20,7 +20,7 @@ class StartConditions(Value):
     if_running: IfRunning
     #: The most outstanding polls; None for other commands and for catch-up runs.
     max_polls: int | None
-    #: None for a run that an operator requested: the breaker only stops the scheduler.
+    #: None for a run that an operator requested: the breaker stops only scheduled runs.
     breaker: BreakerPolicy | None
 
 

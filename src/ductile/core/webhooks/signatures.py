@@ -28,7 +28,7 @@ _MIN_KEY_BYTES = 16
 _NO_TOKEN = "there is no `token` in the address"  # noqa: S105 - a message
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _HEADER_NAME = re.compile(r"[a-z0-9-]{1,60}", re.ASCII)
-#: Header names that an explanation lists.
+#: The most header names that an explanation lists.
 _MAX_NAMED = 3
 
 

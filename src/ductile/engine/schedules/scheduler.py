@@ -39,7 +39,7 @@ from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
 from ductile.struct import replace
 
-#: After the clock was set forward, occurrences late by less than this still run; the others were missed.
+#: After the clock was set forward, an occurrence late by less than this still runs; others were missed.
 GRACE = timedelta(seconds=60)
 
 #: The reason and the message of the error for a requested run that is not started, by its status.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
 
 
-#: Concurrent name lookups. Each blocks a thread, so one slow name server must not block all of them.
+#: The most concurrent name lookups. Each blocks a thread, so one slow name server must not block all of them.
 _LOOKUP_THREADS = 64
 
 

@@ -38,7 +38,7 @@ from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store
 from ductile.telemetry.signals import Signal, SignalBus
 
-#: Concurrent deliveries in all, and to one receiver that answers promptly. Each costs a socket.
+#: The most concurrent deliveries: in total, and to one receiver that answers promptly. Each costs a socket.
 MAX_IN_FLIGHT = 256
 MAX_PER_RECEIVER = 4
 #: Limits for receivers that are unknown or slow: a quarter of all is left for those that answer promptly.
@@ -46,7 +46,7 @@ CONCURRENCY_LIMITS = {
     ReceiverHealth.UNKNOWN: ConcurrencyLimit(per_receiver=1, total=MAX_IN_FLIGHT // 2),
     ReceiverHealth.SLOW: ConcurrencyLimit(per_receiver=1, total=MAX_IN_FLIGHT // 4),
 }
-#: Receivers whose health is remembered. Submitters name the receivers, so their number must be bounded.
+#: The most receivers whose health is remembered. Submitters name them, so their number must be bounded.
 MAX_REMEMBERED_RECEIVERS = 4096
 #: An attempt without a stored result is made again this long after its timeout.
 REPORT_MARGIN = timedelta(seconds=5)

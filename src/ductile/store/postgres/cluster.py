@@ -28,7 +28,7 @@ from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.jobs.placement import read_group
 from ductile.struct import asdict
 
-#: How long connecting may take, and each statement: shorter than the time until a node fences itself.
+#: The longest time for connecting, and for each statement: shorter than the time until a node fences itself.
 TIMEOUT_SECONDS = 3
 RECONNECT_SECONDS = 1.0
 #: A writer that has neither sent nor read anything for this long is stopped or cut off.

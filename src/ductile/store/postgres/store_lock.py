@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ductile.errors import ConflictError, StoreBusyError
 from ductile.store.postgres.connection import Connection
 
-#: Connections that a message names.
+#: The most connections that a message names.
 _MAX_LISTED = 5
 #: How long the server may take to notice that a process has ended, and how often it is asked.
 _NOTICE_SECONDS = 2.0

@@ -78,7 +78,7 @@ def checkpoint_on_close(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
-#: In the name of a copy that a daemon made when the files of its store were removed.
+#: Part of the name of the copy that a daemon makes if the files of its store were removed.
 RESCUED = "rescued-"
 
 

@@ -26,13 +26,13 @@ from ductile.store.rows import instant_or_none, milliseconds, row_reader
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.outbox import lost_deliveries
 
-#: Rows of each kind that a digest reads, the latest.
+#: The most rows of each kind that a digest reads; it reads the latest ones.
 MAX_ENDINGS = 5_000
 _MAX_SKIPS = 1_000
 _MAX_WAITING = 10_000
 _MAX_RECEIVERS = 20
 _MAX_LOADS = 100
-#: Plugins or receivers that are listed.
+#: The most plugins or receivers that are listed.
 _MAX_LISTED = 50
 
 _read_depth = row_reader(PluginDepth, oldest_ready_at=parse_timestamp)

@@ -23,7 +23,7 @@ from ductile.errors import LimitReachedError
 from ductile.store.model.jobs import Accepted, EnqueueResult, TokenCharge
 from ductile.store.session import Session
 
-#: When a caller may try again that has too many unfinished jobs.
+#: The seconds after which a caller with too many unfinished jobs may try again.
 _POLL_SECONDS = 5
 _USAGE_TEXTS = {
     LimitName.JOBS_PER_HOUR: "has started {used} jobs{of} this hour",
