@@ -53,7 +53,7 @@ async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
 
 
 async def take(store: Store, clock: Clock, limit: int = 100, **room: Any) -> list[Delivery]:
-    wanted = DeliveryCapacity(total=limit, **{"each": limit, **room})
+    wanted = DeliveryCapacity(total=limit, **{"per_receiver": limit, **room})
     taken = await store.claim_deliveries(wanted, retry_at=clock.now + timedelta(minutes=1))
     return list(taken.deliveries)
 
@@ -253,7 +253,7 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
         await accept(store, a_new_job(callback=StateSubscription(url=f"https://{name}.invalid/hook")))
     slow = {f"https://dead{number}.invalid:443": ReceiverHealth.SLOW for number in (1, 2, 3)}
     room: dict[str, Any] = {
-        "each": 2,
+        "per_receiver": 2,
         "health": {**slow, "https://good.invalid:443": ReceiverHealth.PROMPT},
         "limits": {
             ReceiverHealth.SLOW: ConcurrencyLimit(per_receiver=1, total=2),
