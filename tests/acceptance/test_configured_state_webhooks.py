@@ -11,7 +11,7 @@ import pytest
 
 from builders.daemons import BROKEN, Workspace, a_daemon, a_workspace
 from builders.http import Api, an_api, an_api_workspace
-from builders.receivers import Received, Receiver, a_receiver
+from builders.receivers import ReceivedRequest, Receiver, a_receiver
 
 SECRET = "canary-3c9e"
 CONFIG = """\
@@ -52,7 +52,7 @@ def api(tmp_path: Path, receiver: Receiver) -> Iterator[Api]:
 def reported(receiver: Receiver, job_id: str, last: str = "done") -> list[tuple[str, str]]:
     """Path and state of each request about a job, when its end has come."""
 
-    def about(requests: list[Received]) -> list[Received]:
+    def about(requests: list[ReceivedRequest]) -> list[ReceivedRequest]:
         return [each for each in requests if each.body["job_id"] == job_id]
 
     found = about(

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, PATIENCE, SLOW, Daemon, Workspace, a_daemon, a_workspace, answering
-from builders.described import assert_holds
+from builders.described import assert_matches
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
-from builders.shapes import Shape, Teller, learn
+from builders.shapes import Shape, ShapeWriter, types_by_key
 from ductile.api.openapi_schemas import schema_ref, schemas
 from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
@@ -481,9 +481,9 @@ def named_shapes(asked: Asker) -> dict[str, Shape]:
 
 def page_part(asked: Asker) -> str:
     named = named_shapes(asked)
-    known = learn([*asked.shapes.values()]) | KNOWN
+    known = types_by_key([*asked.shapes.values()]) | KNOWN
     names = {frozenset(shape.keys): name for name, shape in named.items()}
-    teller = Teller(names=names, known=known, nullable=NULLABLE)
+    teller = ShapeWriter(names=names, known=known, nullable=NULLABLE)
     lines = ["## Shapes with a name", ""]
     for name, shape in named.items():
         lines += [f"### {name}", "", "```text", teller.text_of(shape, in_full=True), "```", ""]
@@ -516,7 +516,7 @@ def test_commands_answer_as_the_api_does(asked: Asker, words: str, shape: str) -
     """One operation behind both, and one description of what it answers."""
     assert asked.answers[words]
     for answer in asked.answers[words]:
-        assert_holds({"schemas": dict(schemas())}, schema_ref(shape), {**answer, "message": "for people"})
+        assert_matches({"schemas": dict(schemas())}, schema_ref(shape), {**answer, "message": "for people"})
 
 
 def test_every_command_was_asked(asked: Asker) -> None:

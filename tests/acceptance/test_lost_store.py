@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from builders.daemons import PATIENCE, SLOW, Daemon, Workspace, a_daemon, a_workspace
-from builders.http import Api, Said, an_api, an_api_workspace
+from builders.http import Api, ApiResponse, an_api, an_api_workspace
 
 if TYPE_CHECKING:
     from builders.terminal import CommandResult
@@ -40,7 +40,7 @@ def assert_failed(daemon: Daemon, *, names: str) -> None:
     assert daemon.process.wait(PATIENCE) == 1
 
 
-def asked(api: Api, method: str, path: str, body: object = None) -> Said | None:
+def asked(api: Api, method: str, path: str, body: object = None) -> ApiResponse | None:
     """The answer; None if a commit of the daemon's own was earlier, and it listens no more."""
     try:
         return api.ask(method, path, body)

@@ -23,7 +23,7 @@ import pytest
 from builders.daemons import PATIENCE
 from builders.http import Api, an_api, token_for
 from builders.mcp import a_workspace_for_agents
-from builders.services import Asked, Reply, Service, a_service
+from builders.services import Reply, Service, ServiceRequest, a_service
 
 _HERE = Path(__file__).parents[2]
 _PACKAGE = "node_modules/@modelcontextprotocol/conformance"
@@ -101,7 +101,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 def adapter(api: Api) -> Iterator[Service]:
     """Adds what the suite cannot send: a token, and the names of tools that are there."""
 
-    def forward(asked: Asked) -> Reply:
+    def forward(asked: ServiceRequest) -> Reply:
         headers = {name: value for name, value in asked.headers.items() if name not in ("connection", "host")}
         host = asked.headers["host"]
         local = host.partition(":")[0] in ("localhost", "127.0.0.1")

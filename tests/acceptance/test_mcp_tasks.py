@@ -16,7 +16,7 @@ from builders.http import Api, an_api, token_for
 from builders.mcp import (
     MODERN,
     Agent,
-    KnowsTasks,
+    TasksExtension,
     a_workspace_for_agents,
     an_agent,
     an_http_agent,
@@ -32,13 +32,13 @@ Connect: TypeAlias = Callable[[Api], AbstractAsyncContextManager[Agent]]
 
 @asynccontextmanager
 async def over_stdio(api: Api) -> AsyncIterator[Agent]:
-    async with an_agent(api.workspace, mode=MODERN, extensions=(KnowsTasks(),)) as agent:
+    async with an_agent(api.workspace, mode=MODERN, extensions=(TasksExtension(),)) as agent:
         yield agent
 
 
 @asynccontextmanager
 async def over_http(api: Api) -> AsyncIterator[Agent]:
-    async with an_http_agent(api, mode=MODERN, extensions=(KnowsTasks(),)) as agent:
+    async with an_http_agent(api, mode=MODERN, extensions=(TasksExtension(),)) as agent:
         yield agent
 
 
@@ -141,7 +141,7 @@ async def test_tasks_of_others_and_of_nobody_are_refused(api: Api) -> None:
             with pytest.raises(MCPError):
                 await get_task(agent, unknown)
     async with an_http_agent(
-        api, token_for("events:ro"), mode=MODERN, extensions=(KnowsTasks(),)
+        api, token_for("events:ro"), mode=MODERN, extensions=(TasksExtension(),)
     ) as stranger:
         with pytest.raises(MCPError, match="may not"):
             await get_task(stranger, job_id)

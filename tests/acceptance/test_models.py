@@ -14,10 +14,10 @@ from pathlib import Path
 
 from builders.daemons import PATIENCE, Workspace, a_daemon, a_workspace
 from builders.feeds import rss_of
-from builders.mail import PASSWORD, USER, PostOffice, listening
+from builders.mail import PASSWORD, USER, SmtpServer, listening
 from builders.models import LLAMA, an_ollama
-from builders.receivers import Received, a_receiver
-from builders.services import Asked, Reply, a_service
+from builders.receivers import ReceivedRequest, a_receiver
+from builders.services import Reply, ServiceRequest, a_service
 from builders.shipped import ROOT
 from builders.terminal import DUCTILE
 
@@ -36,7 +36,7 @@ plugins:
     return workspace
 
 
-def is_over(requests: list[Received]) -> bool:
+def is_over(requests: list[ReceivedRequest]) -> bool:
     return any(request.body["state"] in ("done", "failed") for request in requests)
 
 
@@ -77,7 +77,7 @@ def test_the_progress_of_a_download_is_shown_while_it_runs(tmp_path: Path) -> No
     """`job logs -f` prints each line as it comes."""
     go = threading.Event()
 
-    def pulling(_: Asked) -> Reply:
+    def pulling(_: ServiceRequest) -> Reply:
         def parts() -> Iterator[bytes]:
             yield b'{"status": "pulling manifest"}\n'
             go.wait(PATIENCE)
@@ -109,9 +109,9 @@ def test_the_how_to_summarises_a_feed_and_mails_it(tmp_path: Path) -> None:
     """The configuration of the page as it is, with the addresses of the three servers replaced."""
     page = (ROOT.parent / "docs" / "how-to" / "summarise-with-a-local-model.md").read_text()
     example = page.partition("```yaml\n")[2].partition("```")[0]
-    titles, office, workspace = ["old"], PostOffice(), a_workspace(tmp_path)
+    titles, office, workspace = ["old"], SmtpServer(), a_workspace(tmp_path)
 
-    def feed(_: Asked) -> Reply:
+    def feed(_: ServiceRequest) -> Reply:
         return Reply(body=rss_of(*titles).encode())
 
     with a_service(feed) as news, an_ollama() as models, listening(office.serve) as port:
@@ -131,7 +131,7 @@ def test_the_how_to_summarises_a_feed_and_mails_it(tmp_path: Path) -> None:
             titles.insert(0, "New things")
             workspace.json("run", "news")
             daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "mail")
-    ((sender, recipients, raw),) = office.taken
+    ((sender, recipients, raw),) = office.received
     message = email.message_from_bytes(raw, policy=policy.default)
     assert (sender, recipients) == ("ductile@example.org", ["you@example.org"])
     assert message["Subject"] == "New things"

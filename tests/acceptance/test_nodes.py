@@ -14,7 +14,7 @@ import pytest
 
 from builders.cut_connections import CuttingProxy
 from builders.daemons import PATIENCE, Daemon, Workspace, a_daemon, answering
-from builders.nodes import Nodes, a_node, names, submit, two_nodes
+from builders.nodes import Nodes, a_node, nodes_by_name, submit, two_nodes
 from builders.postgres import start_proxy, store_url
 from builders.terminal import CommandResult
 
@@ -44,7 +44,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nodes, Dae
 
 def test_every_node_shows_all_of_them(nodes: tuple[Nodes, Daemon, Daemon]) -> None:
     found, _left, _right = nodes
-    shown = names(found.right)
+    shown = nodes_by_name(found.right)
     assert (shown["left"]["leader"], shown["right"]["leader"]) == (True, False)
     assert [node["alive"] for node in shown.values()] == [True, True]
     assert shown["right"]["plugins"] == ["waiter"]
@@ -102,7 +102,7 @@ def test_the_jobs_of_a_killed_node_run_elsewhere(tmp_path: Path) -> None:
         waiting = Waiting(found.left, job_id)
         found.go.touch()
         assert waiting.ended()["status"] == "succeeded"
-        assert list(names(found.left)) == ["left"]
+        assert list(nodes_by_name(found.left)) == ["left"]
         left.wait_for("node.leading")
 
 
@@ -118,7 +118,7 @@ def test_a_node_that_was_stopped_for_too_long_changes_nothing_and_comes_back(tmp
         found.go.touch()
         ended = waiting.ended()
         assert ended["status"] == "succeeded"
-        assert [node["alive"] for node in names(found.left).values()] == [True, True]
+        assert [node["alive"] for node in nodes_by_name(found.left).values()] == [True, True]
         executions = found.left.json("job", "explain", job_id)
         assert executions["status"] == "succeeded"
         assert left.end() == 0

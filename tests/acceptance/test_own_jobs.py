@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, answering
-from builders.http import Api, EventReader, Said, an_api, an_api_workspace, token_for
-from builders.mcp import MODERN, PATIENT, KnowsTasks, an_http_agent, end_of_task, start_task
+from builders.http import Api, ApiResponse, EventReader, an_api, an_api_workspace, token_for
+from builders.mcp import MODERN, PATIENT, TasksExtension, an_http_agent, end_of_task, start_task
 from ductile.api.endpoints import ENDPOINTS
 from ductile.operations.table import OPERATIONS
 
@@ -134,13 +134,13 @@ def test_operations_about_a_job_are_all_for_own_jobs() -> None:
     assert len(about) > 12
 
 
-def _asked(api: Api, method: str, path: str, job_id: str, token: str) -> Said:
+def _asked(api: Api, method: str, path: str, job_id: str, token: str) -> ApiResponse:
     path = path.replace("{job_id}", job_id).replace("{name}", "file")
     body = {"step": "one"} if path.startswith("/run/") else {}
     return api.ask(method, path, body if method == "POST" else None, token=token_for(token))
 
 
-def _anonymous(said: Said, *ids: str) -> tuple[int, str]:
+def _anonymous(said: ApiResponse, *ids: str) -> tuple[int, str]:
     text = said.content.decode()
     for each in ids:
         text = text.replace(each, "ID")
@@ -417,7 +417,7 @@ def test_tools_and_the_page_show_what_a_token_may_do(api: Api) -> None:
 
 async def test_two_agents_side_by_side_see_and_touch_only_their_own(api: Api) -> None:
     """Tools, tasks and resources."""
-    knows = {"mode": MODERN, "extensions": (KnowsTasks(),)}
+    knows = {"mode": MODERN, "extensions": (TasksExtension(),)}
     async with (
         an_http_agent(api, token_for("a"), **knows) as one,  # type: ignore[arg-type]
         an_http_agent(api, token_for("b"), **knows) as two,  # type: ignore[arg-type]

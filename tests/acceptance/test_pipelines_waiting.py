@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from builders.flows import Meanwhile, a_flow_workspace, give_commands, open_gate
-from builders.http import Api, Said, an_api, token_for
+from builders.flows import BackgroundCall, a_flow_workspace, give_commands, open_gate
+from builders.http import Api, ApiResponse, an_api, token_for
 
 PIPELINES = """\
 pipelines:
@@ -101,8 +101,8 @@ def narrow(tmp_path: Path) -> Iterator[Api]:
         yield running
 
 
-def post(api: Api, path: str, body: object = None, **more: Any) -> Meanwhile:
-    return Meanwhile(lambda: api.ask("POST", path, body, **more)).start()
+def post(api: Api, path: str, body: object = None, **more: Any) -> BackgroundCall:
+    return BackgroundCall(lambda: api.ask("POST", path, body, **more)).start()
 
 
 def runs_of(api: Api, pipeline: str) -> list[dict[str, Any]]:
@@ -293,7 +293,7 @@ def test_a_daemon_that_stops_answers_waiting_callers(narrow: Api) -> None:
     waiting = post(narrow, "/pipeline/waiting")
     narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
     assert narrow.daemon.end(signal.SIGTERM) == 0
-    said: Said = waiting.result
+    said: ApiResponse = waiting.result
     assert (said.status, said.body["status"], said.body["timeout_exceeded"]) == (202, "running", False)
     with an_api(narrow.workspace) as again:
         open_gate(narrow.workspace)

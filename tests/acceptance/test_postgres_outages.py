@@ -12,7 +12,7 @@ import pytest
 
 from builders.cut_connections import CutAt, CuttingProxy
 from builders.daemons import PATIENCE
-from builders.http import Api, Said, an_api, an_api_workspace
+from builders.http import Api, ApiResponse, an_api, an_api_workspace
 from builders.postgres import END_WRITER, start_proxy, store_url
 
 #: Works until the file `go` is beside it.
@@ -47,7 +47,7 @@ def api(directory: Path, proxy: CuttingProxy) -> Iterator[Api]:
         assert api.daemon.end() == 0
 
 
-def submit(api: Api, plugin: str = "echo") -> Said:
+def submit(api: Api, plugin: str = "echo") -> ApiResponse:
     return api.ask("POST", f"/plugin/{plugin}/poll", {})
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import PATIENCE, a_workspace
-from builders.http import Api, Said, an_api, an_api_workspace
+from builders.http import Api, ApiResponse, an_api, an_api_workspace
 from builders.postgres_pair import RealServer, ServerPair, server_pair
 from builders.scratch import scratch_root
 
@@ -110,11 +110,11 @@ def under_load(api: Api, server: RealServer, outlives: RealServer | None = None)
     assert len(set(keys)) == len(keys), "no submission has two jobs"
 
 
-def submit(api: Api) -> Said:
+def submit(api: Api) -> ApiResponse:
     return api.ask("POST", "/plugin/echo/poll", {})
 
 
-def until_refused(ask: Callable[[], Said]) -> None:
+def until_refused(ask: Callable[[], ApiResponse]) -> None:
     deadline = time.monotonic() + PATIENCE
     while (said := ask()).status != 503:
         assert said.status in (200, 202), said

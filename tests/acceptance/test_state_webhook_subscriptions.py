@@ -10,7 +10,7 @@ import pytest
 
 from builders.daemons import answering
 from builders.http import Api, an_api, an_api_workspace
-from builders.receivers import Received, Receiver, Reply, a_receiver
+from builders.receivers import ReceivedRequest, Receiver, Reply, a_receiver
 
 SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 20s, backoff_base: 100ms, max_attempts: 4}\n"
 PIPELINES = """\
@@ -53,7 +53,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield running
 
 
-def until(state: str) -> Callable[[list[Received]], bool]:
+def until(state: str) -> Callable[[list[ReceivedRequest]], bool]:
     return lambda requests: any(request.body["state"] == state for request in requests)
 
 

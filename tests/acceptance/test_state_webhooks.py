@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 
 from builders.daemons import BROKEN, SLOW, Daemon, Workspace, a_daemon, a_workspace, answering
 from builders.http import an_api, an_api_workspace
-from builders.receivers import Received, Receiver, Reply, a_receiver
+from builders.receivers import ReceivedRequest, Receiver, Reply, a_receiver
 from ductile.core.webhooks.signatures import sign_body
 
 KEYS = [
@@ -41,15 +41,15 @@ def submit(workspace: Workspace, receiver: Receiver, plugin: str = "echo", *word
     return str(said["job_id"])
 
 
-def is_over(requests: list[Received]) -> bool:
+def is_over(requests: list[ReceivedRequest]) -> bool:
     return any(request.body["state"] in ("done", "failed") for request in requests)
 
 
-def more_than(count: int) -> Callable[[list[Received]], bool]:
+def more_than(count: int) -> Callable[[list[ReceivedRequest]], bool]:
     return lambda requests: len(requests) > count
 
 
-def by_job(requests: list[Received]) -> dict[str, list[dict[str, Any]]]:
+def by_job(requests: list[ReceivedRequest]) -> dict[str, list[dict[str, Any]]]:
     """First deliveries only, in the order in which they came."""
     seen: set[str] = set()
     sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -137,7 +137,7 @@ def test_a_retry_after_of_the_receiver_is_honoured(tmp_path: Path) -> None:
     """429 with Retry-After; the others of the job go out meanwhile."""
     workspace = a_telling_workspace(tmp_path)
 
-    def busy_once(_request: Received, before: int) -> Reply:
+    def busy_once(_request: ReceivedRequest, before: int) -> Reply:
         return Reply(status=429, headers={"Retry-After": "4"}) if before == 0 else Reply()
 
     with a_receiver(busy_once) as receiver, a_daemon(workspace) as daemon:
@@ -177,7 +177,7 @@ def test_a_kill_loses_no_event(tmp_path: Path) -> None:
     workspace.plugin("slow", SLOW)
     hold = threading.Event()
 
-    def hold_first(_request: Received, before: int) -> Reply:
+    def hold_first(_request: ReceivedRequest, before: int) -> Reply:
         return Reply(after=hold if before == 0 else None)
 
     with a_receiver(hold_first) as receiver:
@@ -286,7 +286,7 @@ def test_several_kills_in_a_row_lose_no_event_and_no_order(tmp_path: Path) -> No
                 receiver.wait_for(more_than(before + 1))
                 kill(daemon)
 
-        def all_over(requests: list[Received]) -> bool:
+        def all_over(requests: list[ReceivedRequest]) -> bool:
             sent = by_job(requests)
             return all(sent[job_id] and sent[job_id][-1]["state"] == "done" for job_id in expected)
 

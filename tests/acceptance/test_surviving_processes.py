@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import Daemon, Workspace, a_daemon, a_workspace
-from builders.lives import a_life
+from builders.dying_daemons import start_daemon
 
 ONCE = "    retry: {max_attempts: 1}\n"
 QUICKLY = "    retry: {max_attempts: 9, backoff_base: 1ms}\n"
@@ -159,7 +159,7 @@ def test_survivors_of_an_earlier_life_are_ended_after_several_kills(tmp_path: Pa
         (server,) = {parent_of(pid) for pid in survivors} - {daemon.process.pid}
         os.kill(server, signal.SIGSTOP)
         daemon.end(signal.SIGKILL)
-        a_life(workspace.config.parent, "service.starting").end()
+        start_daemon(workspace.config.parent, "service.starting").end()
         assert all(Path(f"/proc/{pid}").exists() for pid in survivors)
         with a_daemon(workspace) as last:
             assert not any(is_running(pid) for pid in (*survivors, server))

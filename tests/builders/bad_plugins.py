@@ -131,14 +131,14 @@ def after_its_end(work):
 
 
 def a_bad_plugin(directory: Path, name: str) -> Path:
-    """Write the plugin called `name` of `BAD_PLUGINS`."""
+    """Write a plugin of `BAD_PLUGINS` and return its script."""
     return a_python_plugin(
         directory, _HEAD.format(interpreter=sys.executable, ok=OK) + BAD_PLUGINS[name] + "\n"
     )
 
 
 def a_python_plugin(directory: Path, text: str, *, name: str = "run.py") -> Path:
-    """A script with exactly this text; a first line that names this interpreter is added if there is none."""
+    """Write a script with this text and return its path. A missing `#!` line is added."""
     if not text.startswith("#!"):
         text = f"#!{sys.executable}\n{text}"
     return an_executable(directory, text, name=name)
@@ -153,7 +153,7 @@ def an_executable(directory: Path, text: str, *, name: str = "run.py", mode: int
 
 
 def an_interpreter(directory: Path) -> tuple[Path, Path]:
-    """A Python of its own, and the directory where packages for it go."""
+    """Return the interpreter of a new virtual environment, and its directory for packages."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
     return directory / "bin" / "python3", next((directory / "lib").glob("python3*/site-packages"))
 
@@ -180,12 +180,12 @@ def a_launch(
     directory: Path | None = None,
     warm: WarmStart | None = WARM,
 ) -> Launch:
-    place = entrypoint.parent
+    plugin_directory = entrypoint.parent
     return Launch(
         entrypoint=str(entrypoint),
         request=request,
-        environment=an_environment(place) if environment is None else environment,
-        directory=str(directory or place),
+        environment=an_environment(plugin_directory) if environment is None else environment,
+        directory=str(directory or plugin_directory),
         timeout=timeout,
         limits=limits,
         warm=warm,
@@ -193,14 +193,14 @@ def a_launch(
 
 
 async def start(runner: Runner, launch: Launch) -> Process:
-    """Start something that can be started."""
+    """Start a launch; the test fails if it cannot start."""
     process = await runner.start(launch)
     assert not isinstance(process, CouldNotStart | ForkServerLost), process
     return process
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait for the end of a process that is not ours."""
+    """Wait for the end of a process that is not a child of this one."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -212,17 +212,17 @@ def wait_until_gone(pid: int) -> None:
 
 def open_descriptors() -> dict[str, str]:
     """Return the open descriptors of this process: number -> target."""
-    found = {}
+    descriptors = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found[entry.name] = str(entry.readlink())
-    return found
+            descriptors[entry.name] = str(entry.readlink())
+    return descriptors
 
 
 def children() -> list[str]:
-    """Return the children that have not been reaped, whichever thread has started them."""
-    found: list[str] = []
+    """Return the process ids of children that are not reaped, of all threads."""
+    pids: list[str] = []
     for listing in Path("/proc/self/task").glob("*/children"):
         with suppress(FileNotFoundError):  # a thread that has ended meanwhile
-            found += listing.read_text().split()
-    return found
+            pids += listing.read_text().split()
+    return pids

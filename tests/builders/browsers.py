@@ -1,4 +1,4 @@
-"""A real browser, driven as a person would: the one of the system, with a fresh profile."""
+"""The browser of the system with a fresh profile, driven by tests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
 )
-#: A refused request is an error in the console of every browser; all others are ours.
+#: Every browser reports a refused request as an error in its console; all other errors are defects.
 _EXPECTED = "Failed to load resource"
 
 
 def find_browser() -> str | None:
-    """The browser that `DUCTILE_TEST_BROWSER` names, or the first one on the path."""
+    """Return the browser that `DUCTILE_TEST_BROWSER` names, or the first one on the path."""
     named = os.environ.get("DUCTILE_TEST_BROWSER")
     return named or next(filter(None, map(shutil.which, _NAMES)), None)
 
@@ -41,7 +41,10 @@ needs_browser = pytest.mark.skipif(
 
 @contextmanager
 def a_browser() -> Iterator[Browser]:
-    """Close it before a test with an event loop of its own: Playwright's runs in this thread until then."""
+    """Open a browser.
+
+    A test with an event loop of its own has to close it first: Playwright runs its loop in this thread.
+    """
     expect.set_options(timeout=PATIENCE * 1000)
     sandbox = () if os.geteuid() else ("--no-sandbox",)
     with sync_playwright() as playwright:
@@ -54,7 +57,7 @@ def a_browser() -> Iterator[Browser]:
 
 @dataclass(slots=True)
 class Tab:
-    """A page of a daemon's dashboard, and what went wrong in it."""
+    """A page of a daemon's dashboard, and the errors in it."""
 
     page: Page
     api: Api
@@ -68,18 +71,18 @@ class Tab:
         self.page.goto(f"{self.origin}{path}")
 
     def sign_in(self, token: str) -> None:
-        """Without the form, which other tests fill in."""
-        said = self.page.context.request.post(
+        """Sign in with a request; other tests fill in the form."""
+        response = self.page.context.request.post(
             f"{self.origin}/ui/session", data={"token": token}, headers={"Origin": self.origin}
         )
-        assert said.ok, said.text()
+        assert response.ok, response.text()
 
 
 @contextmanager
 def a_tab(
     browser: Browser, api: Api, *, width: int = 1280, height: int = 900, scheme: str = "light"
 ) -> Iterator[Tab]:
-    """With cookies and storage of its own. Fails at the end if the page had an error."""
+    """Open a tab with cookies and storage of its own. The test fails if the page has an error."""
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if scheme == "dark" else "light",
@@ -91,8 +94,10 @@ def a_tab(
     tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
     tab.page.on(
         "console",
-        lambda said: (
-            tab.errors.append(said.text) if said.type == "error" and _EXPECTED not in said.text else None
+        lambda message: (
+            tab.errors.append(message.text)
+            if message.type == "error" and _EXPECTED not in message.text
+            else None
         ),
     )
     try:

@@ -1,4 +1,4 @@
-"""Scopes and conditions for tests, and any JSON value at all."""
+"""Random evaluation contexts, conditions and JSON values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ductile.core.expressions.operators import Operator
 from ductile.core.expressions.paths import EvalContext
 from ductile.core.json import JsonObject, JsonValue
 
-#: Few enough that paths meet values and values meet each other.
+#: Few keys, so that paths often find a value and values are often equal.
 KEYS = ("a", "b", "0", "token")
 
 scalars: st.SearchStrategy[JsonValue] = st.one_of(
@@ -69,5 +69,5 @@ def is_secret(key: str) -> bool:
     return key == "token"
 
 
-def judged(condition: Condition, scope: EvalContext) -> ConditionResult:
+def evaluate(condition: Condition, scope: EvalContext) -> ConditionResult:
     return evaluate_condition(condition, scope, is_secret=is_secret)

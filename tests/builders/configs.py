@@ -45,7 +45,7 @@ def loaded(
 def problems_of(
     path: Path, environ: Mapping[str, str] | None = None, *, seal: SealMode = SealMode.IGNORE
 ) -> tuple[Problem, ...]:
-    """The problems for which a configuration is refused; the test fails if it is not."""
+    """Return the problems of a configuration, which must be refused."""
     with pytest.raises(ConfigError) as refused:
         loaded(path, environ, seal=seal)
     return refused.value.problems

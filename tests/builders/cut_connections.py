@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 class CutAt(Enum):
-    """Where the next connection is cut that sends COMMIT."""
+    """The point at which the next connection that sends COMMIT is cut."""
 
     BEFORE_COMMIT = "the server does not receive it"
     AFTER_COMMIT = "the server commits, and its answer is lost"
 
 
 def listen_in(directory: Path) -> socket.socket:
-    """Return a socket where a server would have it, for clients that are given the directory."""
+    """Return a listening socket in this directory, under the name that a server would use."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(directory / ".s.PGSQL.5432"))
     listener.listen()
@@ -25,7 +25,7 @@ def listen_in(directory: Path) -> socket.socket:
 
 
 class CuttingProxy:
-    """Forwards what comes to a listening socket to the server, which may be away."""
+    """Forwards connections of a listening socket to the server, which may be away."""
 
     def __init__(self, listener: socket.socket, server_socket: Path) -> None:
         self._server_socket = str(server_socket)
@@ -68,7 +68,7 @@ class CuttingProxy:
                     _close(client, server)
                     continue
                 self._pairs.append((client, server))
-                if self._refuses():  # since a moment ago, and this connection was not cut
+                if self._refuses():  # it was cut meanwhile, and this connection was not
                     self.cut_all()
                 threading.Thread(target=self._to_server, args=(client, server), daemon=True).start()
                 threading.Thread(target=self._to_client, args=(client, server), daemon=True).start()
@@ -83,7 +83,7 @@ class CuttingProxy:
                     if cut_at is CutAt.AFTER_COMMIT:
                         client.shutdown(socket.SHUT_RDWR)
                         server.sendall(data)
-                        # The server commits before it reads the end; the other thread closes what is left.
+                        # The server commits before it reads the end; the other thread closes the sockets.
                         server.shutdown(socket.SHUT_WR)
                         return
                     break
@@ -99,7 +99,7 @@ class CuttingProxy:
 
 
 def _close(*sockets: socket.socket) -> None:
-    for each in sockets:
+    for connection in sockets:
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-        each.close()
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()

@@ -1,4 +1,4 @@
-"""The real daemon in a process of its own, watched through the log lines that it prints."""
+"""The real daemon in a process of its own, observed through its log."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from builders.plugins import a_plugin
 from builders.processes import Process, start_with_output
 from builders.terminal import DUCTILE, CommandResult, Terminal
 
-#: Far more than anything takes: what is waited for here happens, or the test fails.
+#: Seconds that every wait may take; no test passes by waiting for it.
 PATIENCE = 60.0
 ANSWER = "#!/bin/sh\ncat >/dev/null\nprintf '%s\\n' '{answer}'\n"
 #: Runs until it is killed.
 SLOW = "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n"
-#: Fails until a file `mended` lies beside it, and says why on stderr.
+#: Fails until there is a file `mended` beside it, with a message on stderr.
 BROKEN = (
     "#!/bin/sh\ncat >/dev/null\n"
     'if [ -e "$(dirname "$0")/mended" ]; then echo \'{"status": "ok", "result": "mended"}\'; exit; fi\n'
@@ -38,8 +38,9 @@ plugins:
 """
 
 
-def answering(answer: Mapping[str, object]) -> str:
-    return ANSWER.format(answer=json.dumps(answer))
+def answering(response: Mapping[str, object]) -> str:
+    """Return a script that gives this response."""
+    return ANSWER.format(answer=json.dumps(response))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +64,19 @@ class Workspace:
         return self.terminal.ductile(*words, "--config", "demo")
 
     def json(self, *words: str, status: int = 0) -> dict[str, Any]:
-        """The JSON answer of a command that ends with this status."""
-        ran = self.ductile(*words, "--json")
-        assert ran.status == status, ran
-        answer: dict[str, Any] = json.loads(ran.out)
-        return answer
+        """Run a command that has to end with this status, and return its JSON output."""
+        result = self.ductile(*words, "--json")
+        assert result.status == status, result
+        response: dict[str, Any] = json.loads(result.out)
+        return response
 
     def append(self, text: str) -> None:
-        """More for the end of the configuration, which is its `plugins`."""
+        """Append text to the configuration, whose last section is `plugins`."""
         self.config.write_text(self.config.read_text() + text)
 
 
 def a_workspace(directory: Path, more: str = "") -> Workspace:
-    """With the plugin `echo`; `more` goes below `plugins:`."""
+    """Return a workspace with the plugin `echo`; `more` is added below `plugins:`."""
     workspace = Workspace(directory=directory)
     workspace.plugin("echo", answering({"status": "ok", "result": "done"}))
     workspace.config.write_text(CONFIG + more)
@@ -91,7 +92,7 @@ class Daemon:
     _ended: bool = False
 
     def read(self) -> None:
-        """Runs in a thread of its own until the daemon closes its output."""
+        """Read the log until the daemon closes its output. Runs in a thread of its own."""
         for line in self.output:
             with self._changed:
                 self.lines.append(json.loads(line))
@@ -103,13 +104,13 @@ class Daemon:
     def wait_for(
         self, signal_name: str, when: Callable[[dict[str, Any]], bool] = lambda _: True
     ) -> dict[str, Any]:
-        """The first line of this signal, when it has come."""
+        """Wait for a line of this signal, and return the first one."""
         return self.wait_for_any((signal_name,), when)
 
     def wait_for_any(
         self, signal_names: tuple[str, ...], when: Callable[[dict[str, Any]], bool] = lambda _: True
     ) -> dict[str, Any]:
-        """The first line of one of these signals, when it has come."""
+        """Wait for a line of one of these signals, and return the first one."""
 
         def found() -> dict[str, Any] | None:
             return next((line for line in self.lines if line["signal"] in signal_names and when(line)), None)
@@ -136,26 +137,29 @@ class Daemon:
         return self.lines
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to stop, and give its exit status."""
+        """Stop the daemon with a signal, and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
 
 def end_plugins_of(home: str) -> None:
-    """Plugins outlive a daemon that was killed, and one that waits for a sign would wait for ever."""
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is not ours
-            variables = (place / "environ").read_bytes().split(b"\0")
-            ours = f"HOME={home}".encode() in variables
-            if ours and any(each.startswith(b"DUCTILE_STORE_ID=") for each in variables):
-                os.kill(int(place.name), signal.SIGKILL)
+    """Kill the plugins of a daemon: they outlive it if it was killed, and some would wait for ever."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # the process has ended, or belongs to another user
+            variables = (process / "environ").read_bytes().split(b"\0")
+            has_home = f"HOME={home}".encode() in variables
+            if has_home and any(variable.startswith(b"DUCTILE_STORE_ID=") for variable in variables):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 @contextmanager
 def a_daemon(
     workspace: Workspace, variables: Mapping[str, str] | None = None, *, fresh: bool = False
 ) -> Iterator[Daemon]:
-    """Ready, and gone at the end, whatever happens. `fresh`: in an interpreter that has just started."""
+    """Start a daemon, wait until it is ready, and kill it at the end.
+
+    With `fresh` it runs in a new interpreter instead of a forked one.
+    """
     environment = {"PATH": os.environ["PATH"], "HOME": str(workspace.directory / "home"), "LANG": "C.UTF-8"}
     environment |= variables or {}
     words = (DUCTILE, "system", "start", "--config", "demo")

@@ -1,4 +1,4 @@
-"""A place with something of everything that the dashboard shows."""
+"""A workspace with an example of everything that the dashboard shows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from builders.plugins import MANIFEST, a_plugin
 
 TOKEN = token_for("*")
 READER = "canary-dashboard-5d1f-reader"
-#: Does something if it ever becomes markup.
+#: Sets a variable of the page if it becomes markup.
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
-#: Waits until its payload's `until` exists, printing a line as soon as it runs. A file is looked for, and no
-#: pipe read, because any number of executions may wait for it.
+#: Prints a line, and waits until the file `until` of its payload exists. It is a file and not a pipe, because
+#: any number of executions may wait for it.
 WAITS = """#!/usr/bin/env python3
 import json, pathlib, sys, time
 payload = json.load(sys.stdin).get("event", {}).get("payload", {})
@@ -26,7 +26,7 @@ print("last line", file=sys.stderr, flush=True)
 event = {"type": "waits.done", "payload": payload}
 print(json.dumps({"status": "ok", "result": "all of it", "events": [event]}))
 """
-#: Fails until a file `mended` lies beside it.
+#: Fails until there is a file `mended` beside it.
 MAYBE = (
     "#!/bin/sh\ncat >/dev/null\n"
     'if [ -e "$(dirname "$0")/mended" ]; then echo \'{"status": "ok", "result": "mended"}\'; exit; fi\n'
@@ -131,7 +131,7 @@ def a_dashboard_workspace(directory: Path) -> Workspace:
 
 
 def hostile_answer() -> str:
-    """A plugin whose every text is an attempt to become markup."""
-    answer = {"status": "error", "retry": False, "error": HOSTILE, "result": {HOSTILE: HOSTILE}}
-    said = json.dumps(answer | {"logs": [{"level": "info", "message": HOSTILE}]})
-    return f"#!/bin/sh\ncat >/dev/null\necho '{HOSTILE}' >&2\ncat <<'END'\n{said}\nEND\n"
+    """Return the script of a plugin whose every text tries to become markup."""
+    response = {"status": "error", "retry": False, "error": HOSTILE, "result": {HOSTILE: HOSTILE}}
+    text = json.dumps(response | {"logs": [{"level": "info", "message": HOSTILE}]})
+    return f"#!/bin/sh\ncat >/dev/null\necho '{HOSTILE}' >&2\ncat <<'END'\n{text}\nEND\n"

@@ -1,4 +1,4 @@
-"""A disk that is small, or may not be written to: a mount that only the commands of one script see."""
+"""A disk that is small or read-only: a mount that only one script sees."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PATIENCE = 60
 
 
 def on_a_disk(directory: Path, script: str, *, kib: int = 1200) -> CommandResult:
-    """Run a shell script where `disk` is a filesystem of this size. Returns what it printed.
+    """Run a shell script in which `disk` is a filesystem of this size, and return its result.
 
-    The script can call `ductile` and `fill`, which leaves no room at all. Skipped where the kernel allows
-    only root to mount.
+    The script can call `ductile`, and `fill`, which fills the disk. The test is skipped where only root may
+    mount.
     """
     if shutil.which("unshare") is None or subprocess.run([*_ALONE, "true"], check=False).returncode:
         pytest.skip("mounts of one's own are not allowed here")
     (directory / "disk").mkdir()
-    begin = (
+    setup = (
         f"mount -t tmpfs -o size={kib}k tmpfs disk || exit 99\n"
         "fill() { dd if=/dev/zero of=disk/filling bs=1k 2>/dev/null; }\n"
         f'ductile() {{ {DUCTILE} "$@"; }}\n'
     )
-    done = subprocess.run(
-        [*_ALONE, "sh", "-c", begin + script],
+    result = subprocess.run(
+        [*_ALONE, "sh", "-c", setup + script],
         cwd=directory,
         env={"PATH": os.environ["PATH"], "HOME": str(directory), "LANG": "C.UTF-8"},
         stdin=subprocess.DEVNULL,
@@ -39,5 +39,5 @@ def on_a_disk(directory: Path, script: str, *, kib: int = 1200) -> CommandResult
         check=False,
         timeout=PATIENCE,
     )
-    assert done.returncode != 99, done.stderr
-    return CommandResult(status=done.returncode, out=done.stdout, err=done.stderr)
+    assert result.returncode != 99, result.stderr
+    return CommandResult(status=result.returncode, out=result.stdout, err=result.stderr)

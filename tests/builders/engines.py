@@ -1,4 +1,4 @@
-"""A whole engine at work in this process: a real store that a test can fill up, and real plugins."""
+"""A running engine in this process, with real plugins and a real store that can be made to fail."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 SERVICE = "service: {max_workers: 2, shutdown_grace: 200ms}\n"
 
 
-class Faulty:
-    """A real store with verbs that a test has its hand on."""
+class FaultyStore:
+    """A real store whose verbs a test can make fail or wait."""
 
     def __init__(self, store: Store) -> None:
         self.real = store
@@ -44,8 +44,8 @@ class Faulty:
         self.busy: set[str] = set()
         self.pause_after_claim: asyncio.Event | None = None
         self.claimed = asyncio.Event()
-        #: Set whenever the store was asked for jobs, whether it gave any or not.
-        self.asked = asyncio.Event()
+        #: Set after every claim, also one without jobs.
+        self.claim_called = asyncio.Event()
         self.pause_after_record: asyncio.Event | None = None
         self.recorded = asyncio.Event()
 
@@ -66,7 +66,7 @@ class Faulty:
         if "claim" in self.full:
             await self._refuse()
         claims = await self.real.claim(**request)
-        self.asked.set()
+        self.claim_called.set()
         if claims and self.pause_after_claim is not None:
             self.claimed.set()
             await self.pause_after_claim.wait()
@@ -75,26 +75,26 @@ class Faulty:
     async def record_config(self, *args: Any) -> Any:
         if "record_config" in self.full:
             await self._refuse()
-        answers = await self.real.record_config(*args)
+        results = await self.real.record_config(*args)
         if self.pause_after_record is not None:
             self.recorded.set()
             await self.pause_after_record.wait()
-        return answers
+        return results
 
 
-class Bench:
+class EngineUnderTest:
     """An engine, its store and every signal it has emitted."""
 
-    def __init__(self, directory: Path, store: Faulty) -> None:
+    def __init__(self, directory: Path, store: FaultyStore) -> None:
         self.directory = directory
         self.store = store
-        self.seen = asyncio.Queue[SignalEvent]()
+        self._unread = asyncio.Queue[SignalEvent]()
         self.emitted: list[SignalEvent] = []
         self.runner = SpawnRunner()
         self.ready = asyncio.Event()
         self.signals = SignalBus()
-        self.signals.subscribe(self._note)
-        equipment = EngineDeps(
+        self.signals.subscribe(self._record)
+        deps = EngineDeps(
             store=cast("Store", store),
             runner=self.runner,
             clock=SystemClock(),
@@ -104,12 +104,12 @@ class Bench:
             load=self.load,
             listeners=Listeners(self.signals),
         )
-        self.engine = Engine(equipment, self.load())
-        self.life: asyncio.Task[None] | None = None
+        self.engine = Engine(deps, self.load())
+        self.task: asyncio.Task[None] | None = None
 
-    def _note(self, event: SignalEvent) -> None:
+    def _record(self, event: SignalEvent) -> None:
         self.emitted.append(event)
-        self.seen.put_nowait(event)
+        self._unread.put_nowait(event)
 
     def load(self) -> Snapshot:
         configuration = loaded(self.directory / "config.yaml")
@@ -117,7 +117,7 @@ class Bench:
 
     @property
     def context(self) -> OperationContext:
-        """The context of operations, as the daemon makes it."""
+        """Return the context of operations, as the daemon makes it."""
         return OperationContext(
             store=cast("Store", self.store),
             snapshot=self.engine.snapshot,
@@ -131,18 +131,19 @@ class Bench:
         a_config(self.directory, f"{SERVICE}plugins:\n{plugins}")
 
     def start(self) -> asyncio.Task[None]:
-        self.life = asyncio.create_task(self.engine.run(self.ready.set))
-        return self.life
+        self.task = asyncio.create_task(self.engine.run(self.ready.set))
+        return self.task
 
-    async def started(self) -> None:
-        """Start it, and go on when it is ready."""
+    async def start_and_wait(self) -> None:
+        """Start the engine, and wait until it is ready."""
         self.start()
         async with asyncio.timeout(60):
             await self.ready.wait()
 
     async def until(self, signal: Signal) -> SignalEvent:
+        """Wait for the next event of this signal, and return it."""
         async with asyncio.timeout(60):
-            while (event := await self.seen.get()).signal is not signal:
+            while (event := await self._unread.get()).signal is not signal:
                 pass
         return event
 
@@ -156,14 +157,14 @@ class Bench:
         assert job is not None
         return job
 
-    async def stopped(self) -> None:
+    async def wait_until_stopped(self) -> None:
         async with asyncio.timeout(60):
-            assert self.life is not None
-            await self.life
+            assert self.task is not None
+            await self.task
 
 
 def keep_engine_in(store: str, directory: Path) -> None:
-    """Have engines of this directory keep their store in one of `builders.postgres.STORES`."""
+    """Make engines of this directory keep their store in one of `builders.postgres.STORES`."""
     (directory / "store.kind").write_text(store)
 
 
@@ -175,19 +176,19 @@ def _open_store(directory: Path) -> Store:
 
 
 @asynccontextmanager
-async def an_engine(directory: Path, plugins: str) -> AsyncIterator[Bench]:
-    """Not started yet. Enter it again with the same directory: another daemon on the same store."""
+async def an_engine(directory: Path, plugins: str) -> AsyncIterator[EngineUnderTest]:
+    """Return an engine that is not started. A second one of the same directory uses the same store."""
     if not (directory / "plugins" / "echo").exists():
         a_plugin(directory / "plugins", "echo")
     a_config(directory, f"{SERVICE}plugins:\n{plugins}")
-    real = _open_store(directory)
-    bench = Bench(directory, Faulty(real))
+    store = _open_store(directory)
+    under_test = EngineUnderTest(directory, FaultyStore(store))
     try:
-        yield bench
+        yield under_test
     finally:
-        bench.engine.stop()
-        bench.engine.stop()
-        if bench.life is not None:
-            await asyncio.wait({bench.life})
-        await bench.runner.close()
-        await real.close()
+        under_test.engine.stop()
+        under_test.engine.stop()
+        if under_test.task is not None:
+            await asyncio.wait({under_test.task})
+        await under_test.runner.close()
+        await store.close()

@@ -1,4 +1,4 @@
-"""A gateway that has the faults which operators meet, for agents to mend."""
+"""A gateway with the faults that operators meet, for agents to repair."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 from builders.daemons import PATIENCE, SLOW, answering
 from builders.http import Api, an_api, an_api_workspace
-from builders.services import Asked, Reply, Service, a_service
+from builders.services import Reply, Service, ServiceRequest, a_service
 
-#: Fails until a file with the plugin's name lies beside the configuration, and says why on stderr.
+#: Fails until there is a file `up/PLUGIN` beside the configuration, with a message on stderr.
 NEEDS_SERVICE = """#!/bin/sh
 cat >/dev/null
 here="$(dirname "$0")"
@@ -34,7 +34,7 @@ printf '{"status": "ok", "result": "%s"}\\n' "$REGION"
 EMITS = answering(
     {"status": "ok", "result": "sold", "events": [{"type": "order.created", "payload": {"number": 7}}]}
 )
-#: Repeated failures are told apart by their own plugins, so that no task mends the fault of another one.
+#: Each fault has plugins of its own, so that no task repairs the fault of another one.
 PLUGINS = """\
   invoices: {retry: {max_attempts: 1}}
   meter:
@@ -77,11 +77,11 @@ SECRET = b"shared-secret-of-git"
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """A running daemon, and what is around it. Faults are put in from outside, as in life."""
+    """A running daemon and its receiver of state webhooks. Faults are injected from outside."""
 
     api: Api
     receiver: Service
-    #: Whether the receiver of state webhooks accepts what it is sent.
+    #: One value: whether the receiver accepts state webhooks.
     accepts: list[bool]
 
     @property
@@ -102,14 +102,14 @@ class Gateway:
 
     def jobs(self, **where: str) -> list[dict[str, Any]]:
         query = "&".join(f"{name}={value}" for name, value in {"limit": "200", **where}.items())
-        found: list[dict[str, Any]] = self.api.get(f"/jobs?{query}")["jobs"]
-        return found
+        jobs: list[dict[str, Any]] = self.api.get(f"/jobs?{query}")["jobs"]
+        return jobs
 
     def service_is_up_for(self, plugin: str) -> None:
         (self.directory / "up" / plugin).touch()
 
     def signed_webhook(self, body: bytes, header: str) -> int:
-        """The status of a request that another service signs in its own way."""
+        """Send a webhook with its signature in this header, and return the status of the response."""
         address = self.api.daemon.wait_for("webhook.listening")["address"]
         connection = http.client.HTTPConnection(address, timeout=PATIENCE)
         signature = f"sha256={hmac.new(SECRET, body, hashlib.sha256).hexdigest()}"
@@ -119,14 +119,14 @@ class Gateway:
         return status
 
     def delivered(self, path: str) -> list[dict[str, Any]]:
-        return [json.loads(each.body) for each in self.receiver.asked if each.path == path]
+        return [json.loads(request.body) for request in self.receiver.requests if request.path == path]
 
 
 @contextmanager
 def a_faulty_gateway(directory: Path) -> Iterator[Gateway]:
     accepts = [False]
 
-    def answer(_asked: Asked) -> Reply:
+    def answer(_request: ServiceRequest) -> Reply:
         return Reply(status=200 if accepts[0] else 500)
 
     with a_service(answer) as receiver:

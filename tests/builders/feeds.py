@@ -1,4 +1,4 @@
-"""Feeds in the four formats, and the reader of dates of the rss plugin."""
+"""Feeds in the four formats, and the date parser of the rss plugin."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ JSON_FEED = json.dumps(
 
 
 def rss_of(*titles: str) -> str:
-    """An RSS feed with these entries, newest first; the titles are their ids."""
+    """Return an RSS feed with these entries, newest first; the titles are their ids."""
     items = "".join(f"<item><title>{title}</title><guid>urn:{title}</guid></item>" for title in titles)
     return f"<rss version='2.0'><channel><title>Planet</title>{items}</channel></rss>"

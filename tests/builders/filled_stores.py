@@ -17,7 +17,7 @@ from ductile.store.port import Store
 #: NUL, the noncharacter that escapes it on PostgreSQL, separators of COPY, and letters of several lengths.
 ODD_TEXT = "a\x00b \ufdd0 \ufdd00 \ufdd01 \\N \\. tab\t line\n return\r 'quote\" é 漢 😀 \u2028 \x7f"
 
-#: What no verb above writes. Numbers of facts are above those of the rows that are left.
+#: Rows that no verb above writes. The next number of a fact is above that of every row.
 _ROWS = """
 INSERT INTO schedule_entries (plugin, schedule_id, fingerprint, defined_at, next_at, updated_at)
 VALUES ('source', 'hourly', 'f', '2026-02-08T10:00:00.000000Z', '2026-02-08T11:00:00.000000Z', '2026');
@@ -37,7 +37,7 @@ DELETE FROM plugin_facts WHERE id = 900;
 
 
 async def fill(factory: StoreFactory) -> None:
-    """Fill a store of SQLite through its verbs, and with a few rows of SQL; it is closed afterwards."""
+    """Fill a store of SQLite through its verbs and with a few rows of SQL, and close it."""
     store = await factory.open()
     policy = some_policy(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     reported = a_new_job("source", "poll", callback=StateSubscription(url="http://receiver.invalid/"))
@@ -60,7 +60,7 @@ async def fill(factory: StoreFactory) -> None:
 
 
 async def begin_run_with_split(store: Store) -> None:
-    """Leave a run behind whose first branch has ended and whose second one runs."""
+    """Begin a run whose first branch has ended and whose second branch runs."""
     policy = steps_policy(uses("a", baggage={"x": "payload.x"}), split("s", uses("b"), uses("c")), uses("d"))
     await begin_run(store, policy, {"x": 1})
     for _ in range(2):
@@ -69,7 +69,7 @@ async def begin_run_with_split(store: Store) -> None:
 
 
 async def everything(store: Store) -> list[Any]:
-    """What the verbs tell about a store."""
+    """Return everything that the reading verbs return."""
     jobs = (await store.list_jobs(JobFilter(), limit=200)).rows
     return [
         store.store_id,

@@ -13,22 +13,23 @@ from builders.daemons import PATIENCE, Workspace
 from builders.http import an_api_workspace
 from builders.plugins import a_manifest
 
-#: Adds the step to the trail in its payload and emits what it is configured to, or fails.
+#: Adds the step to the trail in its payload and emits the configured events, or fails.
 WORK = """#!/usr/bin/env python3
 import json, sys
 
 request = json.load(sys.stdin)
 config, context = request["config"], request["context"]
-given = request.get("payload") or request.get("event", {}).get("payload", {})
-trail = [*given.get("trail", []), context.get("ductile_step_id", request["command"])]
+payload = request.get("payload") or request.get("event", {}).get("payload", {})
+trail = [*payload.get("trail", []), context.get("ductile_step_id", request["command"])]
 if config.get("fails"):
     answer = {"status": "error", "error": "it is broken", "retry": False}
 else:
-    events = [{"type": kind, "payload": {**given, "trail": trail}} for kind in config.get("emits", ["made"])]
+    types = config.get("emits", ["made"])
+    events = [{"type": kind, "payload": {**payload, "trail": trail}} for kind in types]
     answer = {"status": "ok", "result": {"trail": trail, "baggage": context.get("kept")}, "events": events}
 json.dump(answer, sys.stdout)
 """
-#: Says ok and emits nothing.
+#: Succeeds and emits nothing.
 PLAIN = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "plain"}\'\n'
 #: Waits until the test writes to the gate, a pipe in the daemon's working directory.
 GATED = (
@@ -44,9 +45,9 @@ PLUGINS = """\
 """
 
 
-def a_flow_workspace(directory: Path, pipelines: str, *, plugins: str = "", **given: Any) -> Workspace:
-    """A place with the plugins above and these pipelines, whose daemon has the API."""
-    workspace = an_api_workspace(directory, PLUGINS + plugins + pipelines, **given)
+def a_flow_workspace(directory: Path, pipelines: str, *, plugins: str = "", **options: Any) -> Workspace:
+    """Return a workspace with the plugins above, these pipelines and the API."""
+    workspace = an_api_workspace(directory, PLUGINS + plugins + pipelines, **options)
     for name, script in (("work", WORK), ("plain", PLAIN), ("gated", GATED)):
         workspace.plugin(name, script)
     os.mkfifo(directory / "gate")
@@ -61,21 +62,21 @@ def give_commands(workspace: Workspace, plugin: str, *commands: str, extra: str 
 
 
 def open_gate(workspace: Workspace) -> None:
-    """Let one gated step through. Waits until it stands there, so it runs by then."""
+    """Let one gated step go on. Wait until it reads from the gate, so that it runs by then."""
     with (workspace.directory / "gate").open("w") as gate:
         gate.write("go\n")
 
 
 @dataclass(slots=True)
-class Meanwhile:
-    """Something that blocks, done in a thread; what it gave is had by `result`."""
+class BackgroundCall:
+    """A blocking call in a thread; `result` waits for its return value."""
 
-    do: Callable[[], Any]
-    _given: list[Any] = field(default_factory=list)
+    function: Callable[[], Any]
+    _results: list[Any] = field(default_factory=list)
     _thread: threading.Thread | None = None
 
-    def start(self) -> Meanwhile:
-        self._thread = threading.Thread(target=lambda: self._given.append(self.do()), daemon=True)
+    def start(self) -> BackgroundCall:
+        self._thread = threading.Thread(target=lambda: self._results.append(self.function()), daemon=True)
         self._thread.start()
         return self
 
@@ -83,11 +84,11 @@ class Meanwhile:
     def result(self) -> Any:
         assert self._thread is not None
         self._thread.join(PATIENCE)
-        assert self._given, "it gave nothing"
-        return self._given[0]
+        assert self._results, "the call has returned nothing"
+        return self._results[0]
 
 
 def shape(tree: Mapping[str, Any]) -> Any:
-    """A job and what it led to without what differs each time: who, as which step, how it ended, in order."""
+    """Return a job and its descendants in order: plugin, command, step, status and reason of each."""
     below = sorted((shape(child) for child in tree["children"]), key=str)
     return (tree["plugin"], tree["command"], tree["step"], tree["status"], tree["reason"], *below)

@@ -34,7 +34,7 @@ _NUMBER = struct.Struct("!i")
 
 
 def import_ductile() -> None:
-    # The functions of this module are small; these are what takes the time.
+    # Only the server needs these modules, and they take seconds to import.
     import ductile  # noqa: PLC0415
     from ductile.store.named_sql import load_queries  # noqa: PLC0415
 
@@ -49,7 +49,7 @@ def import_ductile() -> None:
 
 
 def wait_for_command(requests: socket.socket) -> bool:
-    """Fork for each connection that arrives. True in the process of a command; False at the end."""
+    """Fork for each connection. Return True in the process of a command, and False at the end."""
     while True:
         byte, descriptors, *_ = socket.recv_fds(requests, 1, 1)
         if not byte:
@@ -63,7 +63,7 @@ def wait_for_command(requests: socket.socket) -> bool:
 
 
 def _fork_command(connection: socket.socket) -> bool:
-    """True in the process of the command. The other one waits for its end, tells it and does not return."""
+    """Return True in the process of the command. The other process reports the exit status and ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, *_ = socket.recv_fds(connection, _LENGTH.size, _STANDARD_STREAMS)
     content = b""
@@ -88,7 +88,7 @@ def _become_command(command: dict[str, object], streams: list[int]) -> None:
         os.dup2(descriptor, number)
     for descriptor in streams:
         os.close(descriptor)
-    # The interpreter made the streams of the server for others, and would not look at these again.
+    # The streams of the interpreter belong to other descriptors.
     sys.stdin = os.fdopen(0, encoding=sys.stdin.encoding, errors=sys.stdin.errors, closefd=False)
     sys.stdout = _output(1, sys.stdout)
     sys.stderr = _output(2, sys.stderr)
@@ -106,7 +106,7 @@ def _become_command(command: dict[str, object], streams: list[int]) -> None:
 
 
 def _output(number: int, like: TextIO) -> TextIO:
-    """An output stream as the interpreter makes them."""
+    """Return an output stream like those that an interpreter makes at its start."""
     buffering = 1 if number == _STDERR or os.isatty(number) else -1
     return os.fdopen(number, "w", buffering, encoding=like.encoding, errors=like.errors, closefd=False)
 
@@ -118,7 +118,7 @@ def run_script() -> NoReturn:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    # What an interpreter does at its end but for the last: to free every object takes as long as a command.
+    # An interpreter would also free every object, which takes as long as a command.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -127,10 +127,10 @@ def run_script() -> NoReturn:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal of the tests is for the tests
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for commands are not waited for
     if os.fork():
-        os._exit(0)  # the tests look for children that they have not waited for: this is none of them
+        os._exit(0)  # the server is not a child of the tests, which check that they leave none behind
     import_ductile()
     if wait_for_command(socket.socket(fileno=int(sys.argv[1]))):
         run_script()

@@ -1,4 +1,4 @@
-"""The API of a real daemon, asked over real sockets."""
+"""The API of a real daemon, and a client for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from builders.daemons import PATIENCE, Daemon, Workspace, a_daemon, a_workspace
 
-#: One token for each scope there is while `echo` is the only plugin, each the scope's name made unlikely.
+#: The scopes that exist while `echo` is the only plugin. Each has a token, see `token_for`.
 SCOPES = (
     "*",
     "plugin:ro",
@@ -47,27 +47,27 @@ def api_section(more: str = "", *, scopes: tuple[str, ...] = SCOPES) -> str:
 def an_api_workspace(
     directory: Path, plugins: str = "", *, more: str = "", api: str = "", scopes: tuple[str, ...] = SCOPES
 ) -> Workspace:
-    """A place whose daemon has the API; `plugins` goes below `plugins:`, `more` beside it."""
+    """Return a workspace with the API. `plugins` is added below `plugins:`, `more` before it."""
     workspace = a_workspace(directory, plugins)
     workspace.config.write_text(api_section(api, scopes=scopes) + more + workspace.config.read_text())
     return workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ApiResponse:
     status: int
     headers: Mapping[str, str]
     content: bytes
 
     @property
     def body(self) -> dict[str, Any]:
-        answer = json.loads(self.content)
-        assert isinstance(answer, dict), answer
-        return answer
+        decoded = json.loads(self.content)
+        assert isinstance(decoded, dict), decoded
+        return decoded
 
     @property
     def code(self) -> str:
-        """Of an error, which has the one shape that errors have."""
+        """Return the code of an error, and check the shape that all errors have."""
         body = self.body
         assert body.keys() == {"error", "message"}, body
         assert body["error"].keys() == {"code", "message", "hint", "details"}, body
@@ -91,33 +91,33 @@ class Api:
         *,
         token: str | None = token_for("*"),
         headers: Mapping[str, str] | None = None,
-    ) -> Said:
-        """One request on a connection of its own. A body of bytes is sent as it is, anything else as JSON."""
-        sent = dict(headers or {})
+    ) -> ApiResponse:
+        """Send one request on a new connection. A body of bytes is sent unchanged, any other as JSON."""
+        all_headers = dict(headers or {})
         if token is not None:
-            sent.setdefault("Authorization", f"Bearer {token}")
+            all_headers.setdefault("Authorization", f"Bearer {token}")
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
-            connection.request(method, path, body=content, headers=sent)
-            answer = connection.getresponse()
-            lower = {name.lower(): value for name, value in answer.getheaders()}
-            return Said(status=answer.status, headers=lower, content=answer.read())
+            connection.request(method, path, body=content, headers=all_headers)
+            response = connection.getresponse()
+            lower = {name.lower(): value for name, value in response.getheaders()}
+            return ApiResponse(status=response.status, headers=lower, content=response.read())
         finally:
             connection.close()
 
     def get(self, path: str, **more: Any) -> dict[str, Any]:
-        said = self.ask("GET", path, **more)
-        assert said.status == 200, said
-        return said.body
+        response = self.ask("GET", path, **more)
+        assert response.status == 200, response
+        return response.body
 
     def post(self, path: str, body: object = None, *, status: int = 202, **more: Any) -> dict[str, Any]:
-        said = self.ask("POST", path, body, **more)
-        assert said.status == status, said
-        return said.body
+        response = self.ask("POST", path, body, **more)
+        assert response.status == status, response
+        return response.body
 
     def ended(self, job_id: str) -> dict[str, Any]:
-        """Wait for the end of the job in the log. Returns the job."""
+        """Wait until the log has the end of the job, and return the job."""
         ends = ("job.succeeded", "job.failed", "job.dead")
         self.daemon.wait_for_any(ends, lambda line: line.get("job_id") == job_id)
         return self.get(f"/job/{job_id}")
@@ -126,9 +126,9 @@ class Api:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def send_raw(self, content: bytes) -> bytes:
-        """Send the bytes and return the answer up to the close; empty if the daemon only hangs up."""
+        """Send the bytes and return the response up to the close; empty if the daemon only hangs up."""
         with self.connect() as connection:
-            with suppress(OSError):  # it may close, or have closed, while we still talk; it has answered then
+            with suppress(OSError):  # the daemon may respond and close before it has read everything
                 connection.sendall(content)
                 connection.shutdown(socket.SHUT_WR)
             return read_all(connection)
@@ -146,7 +146,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 @contextmanager
 def an_api(workspace: Workspace) -> Iterator[Api]:
-    """A daemon that answers. Its configuration has tokens, so it is sealed first."""
+    """Start a daemon with the API. Its configuration has tokens, so it is sealed first."""
     assert workspace.ductile("config", "lock").status == 0
     with a_daemon(workspace) as daemon:
         address = daemon.wait_for("api.listening")["address"]
@@ -174,11 +174,11 @@ class EventReader:
             headers["Last-Event-ID"] = str(self.last_id)
         self._connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=PATIENCE)
         self._connection.request("GET", f"/events{self.query}", headers=headers)
-        answer = self._connection.getresponse()
-        assert answer.status == 200, answer.read()
-        assert answer.getheader("content-type") == "text/event-stream; charset=utf-8"
-        assert answer.readline() == b"retry: 2000\n"  # it follows from here on
-        self._thread = threading.Thread(target=self._read, args=(answer,), daemon=True)
+        response = self._connection.getresponse()
+        assert response.status == 200, response.read()
+        assert response.getheader("content-type") == "text/event-stream; charset=utf-8"
+        assert response.readline() == b"retry: 2000\n"  # from here on the stream has every event
+        self._thread = threading.Thread(target=self._read, args=(response,), daemon=True)
         self._thread.start()
         return self
 
@@ -190,14 +190,14 @@ class EventReader:
         self._thread.join(PATIENCE)
         self._connection.close()
 
-    def _read(self, answer: http.client.HTTPResponse) -> None:
+    def _read(self, response: http.client.HTTPResponse) -> None:
         try:
-            for block in _blocks(answer):
+            for block in _blocks(response):
                 with self._changed:
                     self._take(block)
                     self._changed.notify_all()
         except (OSError, http.client.HTTPException, ValueError):
-            pass  # hung up, by one side or the other
+            pass  # one of the two sides has closed the connection
         finally:
             with self._changed:
                 self.ended = True
@@ -225,9 +225,9 @@ class EventReader:
             assert self._changed.wait_for(lambda: self.ended, timeout=PATIENCE)
 
 
-def _blocks(answer: http.client.HTTPResponse) -> Iterator[list[str]]:
+def _blocks(response: http.client.HTTPResponse) -> Iterator[list[str]]:
     block: list[str] = []
-    while line := answer.readline():
+    while line := response.readline():
         text = line.decode().rstrip("\n")
         if text:
             block.append(text)

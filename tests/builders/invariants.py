@@ -14,7 +14,7 @@ from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.verbs import maintenance
 
-#: Each gives a row for every violation and none otherwise.
+#: Each query returns one row for each violation.
 _RULES = {
     "a job's last transition tells its status": """
         SELECT id, status FROM job_queue WHERE status IS NOT
@@ -115,26 +115,26 @@ _RULES = {
 
 
 def violations(path: Path) -> list[str]:
-    """Every rule that the file breaks, with the first rows that break it."""
+    """Return every rule that the file breaks, with the first rows that break it."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        found = [
+        broken = [
             f"{rule}: {rows[:3]}"
             for rule, sql in _RULES.items()
             if (rows := connection.execute(sql).fetchall())
         ]
         pairs = connection.execute("SELECT DISTINCT from_status, to_status FROM job_transitions").fetchall()
-        found += [f"not an edge: {pair}" for pair in pairs if pair not in EDGES]
-        found += _own_rules(connection)
-        if (sound := connection.pragma("integrity_check")) != "ok":
-            found.append(f"the file is damaged: {sound}")
+        broken += [f"not an edge: {pair}" for pair in pairs if pair not in EDGES]
+        broken += _own_rules(connection)
+        if (integrity := connection.pragma("integrity_check")) != "ok":
+            broken.append(f"the file is damaged: {integrity}")
     finally:
         connection.close()
-    return found
+    return broken
 
 
 def _own_rules(connection: apsw.Connection) -> list[str]:
-    """The findings of `system selfcheck`. The rules above are written independently, to find its mistakes."""
+    """Return the findings of `system selfcheck`. The rules above are independent of it."""
     queries = load_queries("ductile.store.sqlite")
     session = SqliteSession(connection, queries, Random(0), datetime.now(UTC))
     return [

@@ -32,7 +32,7 @@ from ductile.core.policy import FactRule, PluginPolicy, Policy
 from ductile.store.model.records import LogRow
 
 START = datetime(2026, 2, 8, 10, 0, tzinfo=UTC)
-#: A second process of a test is given a first number of its own.
+#: Environment variable with the first number of ids, for a second process of a test.
 FIRST_ID = "DUCTILE_TEST_FIRST_ID"
 _numbers = itertools.count(int(os.environ.get(FIRST_ID, "1")))
 
@@ -56,31 +56,31 @@ def some_rng(seed: int = 1) -> Random:
 
 
 def an_id() -> str:
-    """An id that no other test value has, and that has no meaning."""
+    """Return an id that no other test value has."""
     return f"00000000-0000-7000-8000-{next(_numbers):012x}"
 
 
 def a_new_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> NewJob:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": an_id(),
         "submitted_by": SubmittedBy.API,
         "max_attempts": 4,
         "payload": {"n": 1},
     }
-    return NewJob(plugin=plugin, command=command, **(given | fields))
+    return NewJob(plugin=plugin, command=command, **(defaults | fields))
 
 
 def a_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> Job:
-    """A running job in its first attempt by default."""
+    """Return a job, by default a running one in its first attempt."""
     status: JobStatus = fields.get("status", JobStatus.RUNNING)
-    given: dict[str, Any] = dict.fromkeys(
+    defaults: dict[str, Any] = dict.fromkeys(
         (
             "hold", "submitted_detail", "dedupe_key", "completed_at", "next_retry_at", "last_error",
             "parent_job_id", "source_event_id", "event_context_id", "run_id", "step_path", "trace_id",
             "cancel_requested_at", "owner", "lease_until", "callback",
         )
     )  # fmt: skip
-    given |= {
+    defaults |= {
         "id": an_id(),
         "seq": 1,
         "status": status,
@@ -95,12 +95,12 @@ def a_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> Job:
         "claim_seq": 10,
         "suspect": False,
     }
-    return Job(plugin=plugin, command=command, **(given | fields))
+    return Job(plugin=plugin, command=command, **(defaults | fields))
 
 
 def an_event(event_type: str = "found", **fields: Any) -> NewEvent:
-    given: dict[str, Any] = {"id": an_id(), "source": "api", "payload": {"from": "outside"}}
-    return NewEvent(type=event_type, **(given | fields))
+    defaults: dict[str, Any] = {"id": an_id(), "source": "api", "payload": {"from": "outside"}}
+    return NewEvent(type=event_type, **(defaults | fields))
 
 
 def emitted(
@@ -131,19 +131,19 @@ def timed_out() -> TimedOut:
 
 
 def some_evidence(**fields: Any) -> Evidence:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "stdout": '{"status":"ok"}',
         "stderr": "",
         "exit_code": 0,
         "duration": timedelta(milliseconds=12),
     }
-    return Evidence(**(given | fields))
+    return Evidence(**(defaults | fields))
 
 
 def some_policy(
     *routes: EventRoute, facts: dict[str, tuple[FactRule, ...]] | None = None, **fields: Any
 ) -> Policy:
-    """Rules with these routes; retries wait ten seconds at first and a minute at most."""
+    """Return a policy with these routes; retries wait ten seconds at first and a minute at most."""
     retry = RetryPolicy(backoff_base=timedelta(seconds=10), backoff_max=timedelta(minutes=1))
     names = {"echo", "source", "sink", "other", *(facts or {}), *(route.plugin for route in routes)}
     plugins = {
@@ -167,7 +167,7 @@ def a_log_row(**fields: Any) -> LogRow:
         "submitted_detail dedupe_key parent_job_id source_event_id event_context_id run_id step_path trace_id"
     )
     empty: dict[str, Any] = dict.fromkeys([*names.split(), "signal", "error"])
-    given_fields: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "seq": 1,
         "id": "x-1",
         "job_id": an_id(),
@@ -188,4 +188,4 @@ def a_log_row(**fields: Any) -> LogRow:
         "completed_at": START,
         "stderr": "",
     }
-    return LogRow(**(empty | given_fields | fields))
+    return LogRow(**(empty | defaults | fields))

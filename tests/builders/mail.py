@@ -18,7 +18,7 @@ USER, PASSWORD = "ada@example.org", "canary pass"
 
 @dataclass(slots=True)
 class Mailbox:
-    """The folder INBOX and what a test changes about it."""
+    """The folder INBOX, and settings of the server that a test can change."""
 
     messages: dict[int, bytes] = field(default_factory=dict)
     flags: dict[int, set[str]] = field(default_factory=dict)
@@ -33,15 +33,15 @@ class Mailbox:
     commands: list[str] = field(default_factory=list)
 
     def add(self, *raw: bytes) -> None:
-        for each in raw:
-            self.messages[self.next_uid] = each
+        for message in raw:
+            self.messages[self.next_uid] = message
             self.next_uid += 1
 
     def number_anew(self) -> None:
         self.validity += 1
-        kept = list(self.messages.values())
+        messages = list(self.messages.values())
         self.messages, self.next_uid = {}, 100
-        self.add(*kept)
+        self.add(*messages)
 
     def serve(self, stream: socketserver.StreamRequestHandler) -> None:
         _ImapSession(self, stream).run()
@@ -51,41 +51,41 @@ class _ImapSession:
     def __init__(self, box: Mailbox, stream: socketserver.StreamRequestHandler) -> None:
         self.box, self.stream = box, stream
 
-    def say(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         self.stream.wfile.write("".join(f"{line}\r\n" for line in lines).encode())
 
     def run(self) -> None:
-        self.say(f"* OK [CAPABILITY {self.box.capabilities}] ready")
+        self.send(f"* OK [CAPABILITY {self.box.capabilities}] ready")
         while line := self.stream.rfile.readline().decode().strip():
             tag, _, rest = line.partition(" ")
             name = " ".join(rest.split(" ")[: 2 if rest.startswith("UID ") else 1]).upper()
             self.box.commands.append(rest if name not in ("LOGIN", "AUTHENTICATE") else name)
             if self.box.cut_at == name:
                 return
-            answer = self.answer(name, rest)
-            self.say(f"{tag} {answer}")
+            status = self.respond(name, rest)
+            self.send(f"{tag} {status}")
             if name == "LOGOUT":
                 return
 
-    def answer(self, name: str, rest: str) -> str:  # noqa: C901 - a case for each command
+    def respond(self, name: str, rest: str) -> str:  # noqa: C901 - a case for each command
         match name:
             case "CAPABILITY":
-                self.say(f"* CAPABILITY {self.box.capabilities}")
+                self.send(f"* CAPABILITY {self.box.capabilities}")
             case "AUTHENTICATE":
-                self.say("+ ")
-                given = base64.b64decode(self.stream.rfile.readline()).decode()
-                return self.login(given == f"\0{USER}\0{PASSWORD}")
+                self.send("+ ")
+                credentials = base64.b64decode(self.stream.rfile.readline()).decode()
+                return self.login(credentials == f"\0{USER}\0{PASSWORD}")
             case "LOGIN":
                 return self.login(rest == f'LOGIN "{USER}" "{PASSWORD}"')
             case "SELECT" | "EXAMINE":
                 if '"INBOX"' not in rest:
                     return "NO [NONEXISTENT] no such mailbox"
-                self.say(
+                self.send(
                     f"* {len(self.box.messages)} EXISTS", f"* OK [UIDVALIDITY {self.box.validity}] valid"
                 )
-                self.say(f"* OK [UIDNEXT {self.box.next_uid}] next")
+                self.send(f"* OK [UIDNEXT {self.box.next_uid}] next")
             case "UID SEARCH":
-                self.say("* SEARCH " + " ".join(map(str, self.search(rest))))
+                self.send("* SEARCH " + " ".join(map(str, self.search(rest))))
             case "UID FETCH":
                 self.fetch(rest)
             case "UID STORE":
@@ -95,15 +95,15 @@ class _ImapSession:
             case "UID MOVE":
                 return self.move(rest)
             case "LOGOUT":
-                self.say("* BYE")
+                self.send("* BYE")
         return "OK done"
 
-    def login(self, right: bool) -> str:
+    def login(self, is_valid: bool) -> str:
         refusal = self.box.login_refusal or "[AUTHENTICATIONFAILED] Invalid credentials"
-        return "OK welcome" if right and not self.box.login_refusal else f"NO {refusal}"
+        return "OK welcome" if is_valid and not self.box.login_refusal else f"NO {refusal}"
 
     def search(self, rest: str) -> list[int]:
-        """As a real server does, `n:*` includes the last message, whatever its number."""
+        """Return the messages that match. As in a real server, `n:*` always includes the last message."""
         first = re.search(r"UID (\d+):\*", rest)
         uids = sorted(self.box.messages)
         return [uid for uid in uids if first is None or uid >= int(first[1]) or uid == uids[-1]]
@@ -116,7 +116,7 @@ class _ImapSession:
         for uid in self.uids(rest):
             raw = self.box.messages[uid]
             if "RFC822.SIZE" in rest:
-                self.say(f"* 1 FETCH (UID {uid} RFC822.SIZE {len(raw)})")
+                self.send(f"* 1 FETCH (UID {uid} RFC822.SIZE {len(raw)})")
                 continue
             section = "BODY[HEADER]" if "HEADER" in rest else "BODY[]"
             raw = raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if "HEADER" in rest else raw
@@ -134,11 +134,11 @@ class _ImapSession:
 
 
 @dataclass(slots=True)
-class PostOffice:
-    """Takes messages, and answers as a test says."""
+class SmtpServer:
+    """An SMTP server that stores messages, with replies that a test can choose."""
 
     #: Sender, recipients and the message itself.
-    taken: list[tuple[str, list[str], bytes]] = field(default_factory=list)
+    received: list[tuple[str, list[str], bytes]] = field(default_factory=list)
     extensions: tuple[str, ...] = ("AUTH PLAIN LOGIN", "8BITMIME", "SMTPUTF8")
     #: Replies to a command instead of the usual one: the key is the beginning of its line.
     replies: dict[str, str] = field(default_factory=dict)
@@ -147,11 +147,11 @@ class PostOffice:
     commands: list[str] = field(default_factory=list)
 
     def serve(self, stream: socketserver.StreamRequestHandler) -> None:  # noqa: C901 - a case for each command
-        def say(*lines: str) -> None:
+        def send(*lines: str) -> None:
             stream.wfile.write("".join(f"{line}\r\n" for line in lines).encode())
 
         sender, recipients = "", list[str]()
-        say("220 ready")
+        send("220 ready")
         while line := stream.rfile.readline().decode().strip():
             name = line.split(" ")[0].upper()
             self.commands.append(name)
@@ -159,31 +159,35 @@ class PostOffice:
                 (text for start, text in self.replies.items() if line.lower().startswith(start.lower())), None
             )
             if reply is not None:
-                say(reply)
+                send(reply)
                 continue
             match name:
                 case "EHLO":
-                    say(*(f"250-{each}" for each in ("here", *self.extensions)), "250 SIZE 1000000")
+                    send(
+                        *(f"250-{extension}" for extension in ("here", *self.extensions)), "250 SIZE 1000000"
+                    )
                 case "AUTH":
-                    right = line.split(" ")[-1] == base64.b64encode(f"\0{USER}\0{PASSWORD}".encode()).decode()
-                    say("235 welcome" if right else f"535 5.7.8 bad password {line}")
+                    is_valid = (
+                        line.split(" ")[-1] == base64.b64encode(f"\0{USER}\0{PASSWORD}".encode()).decode()
+                    )
+                    send("235 welcome" if is_valid else f"535 5.7.8 bad password {line}")
                 case "MAIL":
                     sender, recipients = line.split("<")[1].split(">")[0], []
-                    say("250 ok")
+                    send("250 ok")
                 case "RCPT":
                     recipients.append(line.split("<")[1].split(">")[0])
-                    say("250 ok")
+                    send("250 ok")
                 case "DATA":
-                    say("354 go on")
-                    self.taken.append((sender, recipients, b"".join(_lines_of_data(stream))))
+                    send("354 go on")
+                    self.received.append((sender, recipients, b"".join(_lines_of_data(stream))))
                     if self.cut_after_data:
                         return
-                    say("250 taken")
+                    send("250 taken")
                 case "QUIT":
-                    say("221 bye")
+                    send("221 bye")
                     return
                 case _:
-                    say("250 ok")
+                    send("250 ok")
 
 
 def _lines_of_data(stream: socketserver.StreamRequestHandler) -> Iterator[bytes]:
@@ -195,7 +199,7 @@ def _lines_of_data(stream: socketserver.StreamRequestHandler) -> Iterator[bytes]
 def listening(
     serve: Callable[[socketserver.StreamRequestHandler], None], tls: ssl.SSLContext | None = None
 ) -> Iterator[int]:
-    """A port on which each connection is served in a thread of its own."""
+    """Listen, and return the port. Each connection is served in a thread of its own."""
 
     class Handler(socketserver.StreamRequestHandler):
         def setup(self) -> None:
@@ -215,7 +219,7 @@ def listening(
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            """A client that leaves in the middle is what some tests are about."""
+            """Print nothing: in some tests the client closes the connection early."""
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -229,7 +233,7 @@ def listening(
 
 
 def a_certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """A server's side of TLS for localhost, and the file that makes a client trust it."""
+    """Return the TLS context of a server on localhost, and the certificate that clients have to trust."""
     key, certificate = directory / "key.pem", directory / "cert.pem"
     subprocess.run(
         [

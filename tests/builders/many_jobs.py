@@ -16,7 +16,7 @@ from ductile.core.ids import make_id
 from ductile.core.timestamps import format_timestamp
 from ductile.store.sqlite.store import open_sqlite_store
 
-#: Where `ductile` keeps the store of a place without a setting.
+#: The default path of the store, relative to the workspace.
 STORE = Path("demo") / "data" / "state.db"
 _WEEK = timedelta(days=7)
 #: Plugin, command, and how many of a hundred of its jobs fail.
@@ -43,7 +43,7 @@ def fill_store(workspace: Workspace, jobs: int) -> None:
     path = workspace.directory / STORE
     path.parent.mkdir(parents=True, exist_ok=True)
     now, rng = datetime.now(UTC), Random(19)
-    # The tables are made by opening the store once; in a thread, since a browser's loop may run here.
+    # Opening the store creates the tables. The loop of a browser may run in this thread: another one is used.
     thread = threading.Thread(
         target=lambda: asyncio.run(open_sqlite_store(path, clock=lambda: now, rng=rng).close())
     )

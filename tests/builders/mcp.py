@@ -1,4 +1,4 @@
-"""A client of the Model Context Protocol: the SDK's own, as agents use it."""
+"""The client of the SDK for the Model Context Protocol, as agents use it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from builders.http import Api, an_api_workspace, token_for
 from builders.terminal import DUCTILE
 from ductile.mcp.tasks import EXTENSION
 
-#: The newest version of the protocol. A client that is to find it out takes an older one on a busy machine.
+#: The newest version of the protocol. On a busy machine, a client that negotiates it may get an older one.
 MODERN = "2026-07-28"
-#: Waits until a file `go` lies beside it.
+#: Waits until there is a file `go` beside it.
 PATIENT = (
     "#!/bin/sh\ncat >/dev/null\n"
     'until [ -e "$(dirname "$0")/go" ]; do sleep 0.05; done\n'
@@ -57,27 +57,29 @@ class Agent:
     client: Client
 
     async def tools(self) -> dict[str, Any]:
-        """The tools of all pages."""
-        found: dict[str, Any] = {}
+        """Return the tools of all pages."""
+        tools: dict[str, Any] = {}
         cursor = None
         while True:
             page = await self.client.list_tools(cursor=cursor)
-            assert not found.keys() & {each.name for each in page.tools}
-            found |= {each.name: each for each in page.tools}
+            assert not tools.keys() & {tool.name for tool in page.tools}
+            tools |= {tool.name: tool for tool in page.tools}
             if (cursor := page.next_cursor) is None:
-                return found
+                return tools
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured answer, which is also there as text; also that of a job that has failed."""
+        """Return the structured content, which the text has to repeat; also that of a failed job."""
         result = await self.client.call_tool(tool, arguments, read_timeout_seconds=PATIENCE)
         assert not result.is_error or result.structured_content, result
         assert result.structured_content is not None
-        answer: dict[str, Any] = result.structured_content
-        assert [json.loads(each.text) for each in result.content if each.type == "text"] == [answer]
-        return answer
+        response: dict[str, Any] = result.structured_content
+        assert [json.loads(content.text) for content in result.content if content.type == "text"] == [
+            response
+        ]
+        return response
 
     async def refused(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The error of a call that has to fail."""
+        """Return the error of a call that has to fail."""
         result = await self.client.call_tool(tool, arguments, read_timeout_seconds=PATIENCE)
         assert result.is_error, result
         (content,) = result.content
@@ -97,7 +99,7 @@ class Agent:
 
 
 class StartedTask(types.Result):
-    """What a call answers whose job takes longer than a moment."""
+    """The response to a call whose job takes longer."""
 
     result_type: Literal["task"]
     task_id: str
@@ -110,7 +112,7 @@ class StartedTask(types.Result):
 
 
 class Task(StartedTask):
-    result_type: Literal["complete"]  # type: ignore[assignment]  # of the answer to tasks/get
+    result_type: Literal["complete"]  # type: ignore[assignment]  # of the response to tasks/get
     result: types.CallToolResult | None = None
 
 
@@ -123,21 +125,21 @@ class _TaskRequest(types.Request[_TaskParams, str]):
     name_param = "taskId"
 
 
-def _asking(method: str, task_id: str, **more: Any) -> _TaskRequest:
+def _task_request(method: str, task_id: str, **more: Any) -> _TaskRequest:
     return _TaskRequest(method=method, params=_TaskParams(task_id=task_id, **more))
 
 
 async def ask_task(agent: Agent, method: str, task_id: str, **more: Any) -> None:
-    """Have `tasks/cancel` or `tasks/update` acknowledged."""
-    await agent.client.session.send_request(_asking(method, task_id, **more), types.EmptyResult)
+    """Send `tasks/cancel` or `tasks/update`, and wait for the acknowledgement."""
+    await agent.client.session.send_request(_task_request(method, task_id, **more), types.EmptyResult)
 
 
 async def get_task(agent: Agent, task_id: str) -> Task:
-    return await agent.client.session.send_request(_asking("tasks/get", task_id), Task)
+    return await agent.client.session.send_request(_task_request("tasks/get", task_id), Task)
 
 
 async def end_of_task(agent: Agent, task_id: str) -> Task:
-    """Ask for the task, as often as it says, until it has ended."""
+    """Poll the task at its interval until it has ended."""
     async with asyncio.timeout(PATIENCE):
         while True:
             task = await get_task(agent, task_id)
@@ -147,13 +149,13 @@ async def end_of_task(agent: Agent, task_id: str) -> Task:
 
 
 async def start_task(agent: Agent, tool: str, **arguments: Any) -> StartedTask:
-    """The task that a call became."""
+    """Call a tool, and return the task that it started."""
     result = await agent.client.session.call_tool(tool, arguments, allow_claimed=True)
     assert isinstance(result, StartedTask), result
     return result
 
 
-class KnowsTasks(ClientExtension):
+class TasksExtension(ClientExtension):
     """Makes the client declare the Tasks extension."""
 
     identifier = EXTENSION
@@ -173,7 +175,7 @@ async def an_agent(
     mode: str = "auto",
     extensions: tuple[ClientExtension, ...] = (),
 ) -> AsyncIterator[Agent]:
-    """An agent that has started `ductile mcp serve` beside the configuration of the place."""
+    """Connect to `ductile mcp serve`, started in the directory of the workspace."""
     server = StdioServerParameters(
         command=str(DUCTILE),
         args=["mcp", "serve", *(words or ("--config", "demo"))],
@@ -192,7 +194,7 @@ async def an_http_agent(
     mode: str = "auto",
     extensions: tuple[ClientExtension, ...] = (),
 ) -> AsyncIterator[Agent]:
-    """An agent that uses `/mcp` of the API."""
+    """Connect to `/mcp` of the API."""
     headers = {"Authorization": f"Bearer {token}"}
     async with create_mcp_http_client(headers=headers) as http_client:
         transport = streamable_http_client(f"http://127.0.0.1:{api.port}/mcp", http_client=http_client)

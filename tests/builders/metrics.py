@@ -1,4 +1,4 @@
-"""The metrics that a `Metrics` has, read from the library's objects."""
+"""The metrics of `Metrics`, read from the objects of the library."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from prometheus_client import Counter, Gauge, Histogram
 from ductile.telemetry.metrics import Metrics
 
 
-def described(metrics: Metrics) -> list[tuple[str, str, tuple[str, ...], str]]:
-    """Name, kind, labels and help text of each metric, in the order of their creation."""
+def descriptions_of(metrics: Metrics) -> list[tuple[str, str, tuple[str, ...], str]]:
+    """Return name, kind, labels and help text of each metric, in the order of their creation."""
     return [
         (
             # The library keeps the name of a counter without its suffix.
-            f"{each._name}_total" if isinstance(each, Counter) else each._name,
-            each._type,
-            tuple(each._labelnames),
-            each._documentation,
+            f"{metric._name}_total" if isinstance(metric, Counter) else metric._name,
+            metric._type,
+            tuple(metric._labelnames),
+            metric._documentation,
         )
-        for each in vars(metrics).values()
-        if isinstance(each, Counter | Gauge | Histogram)
+        for metric in vars(metrics).values()
+        if isinstance(metric, Counter | Gauge | Histogram)
     ]

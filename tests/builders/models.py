@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from builders.services import Asked, Reply, Service, a_service
+from builders.services import Reply, Service, ServiceRequest, a_service
 
-#: The one model that it has.
+#: The only model of the server.
 LLAMA = "llama3.2:latest"
 JSON = {"Content-Type": "application/json; charset=utf-8"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -29,18 +29,18 @@ _PULLING: tuple[dict[str, Any], ...] = (
 )
 
 
-def answer(asked: Asked) -> Reply:
+def answer(request: ServiceRequest) -> Reply:
     """Answer as Ollama does."""
-    if asked.path == "/api/version":
+    if request.path == "/api/version":
         return _object({"version": "0.12.0"})
-    if asked.path == "/api/tags":
+    if request.path == "/api/tags":
         return _object({"models": [{"name": LLAMA, "model": LLAMA, "size": 2019393189, "digest": "a80c"}]})
-    body = json.loads(asked.body)
-    if asked.path == "/api/pull":
+    body = json.loads(request.body)
+    if request.path == "/api/pull":
         return _stream(_PULLING)
     if body["model"] != LLAMA:
         return _object({"error": f"model '{body['model']}' not found"}, status=404)
-    match asked.path:
+    match request.path:
         case "/api/embed":
             return _object({"model": LLAMA, "embeddings": [[0.5, 1.0] for _ in body["input"]], **_COUNTS})
         case "/api/generate":

@@ -9,7 +9,7 @@ from typing import Any
 from builders.daemons import Workspace, a_workspace
 from builders.postgres import store_url
 
-#: Works until a file appears, which the test makes. Writes a line when it starts.
+#: Writes a line to a record, and waits until the test creates a file.
 WAITER = (
     '#!/bin/sh\ncat >/dev/null\nif [ "$DUCTILE_COMMAND" != health ]; then\necho started >>{record}\n'
     "while [ ! -e {go} ]; do sleep 0.05; done\nfi\n"
@@ -63,5 +63,5 @@ def submit(workspace: Workspace, *words: str) -> str:
     return job_id
 
 
-def names(workspace: Workspace) -> dict[str, Any]:
+def nodes_by_name(workspace: Workspace) -> dict[str, Any]:
     return {node["name"]: node for node in workspace.json("status")["nodes"]}

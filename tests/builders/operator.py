@@ -1,4 +1,4 @@
-"""An agent that is a program: it calls tools, follows the calls that answers name, and counts."""
+"""A program in the place of an agent: it calls tools, follows advice, and counts calls and bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CALL = re.compile(r"\b(?P<tool>[a-z]+(?:_[a-z]+)+)(?P<given>(?: \w+=[^\s,;()]+)
 
 @dataclass(slots=True, kw_only=True)
 class Operator:
-    """Calls tools and counts: a token is four bytes of the text of an answer."""
+    """Calls tools, and counts the calls and the bytes of their answers."""
 
     agent: Agent
     calls: int = 0
@@ -29,15 +29,15 @@ class Operator:
         assert content.type == "text"
         self.calls += 1
         self.size += len(content.text.encode())
-        answer: dict[str, Any] = json.loads(content.text)
-        return answer
+        response: dict[str, Any] = json.loads(content.text)
+        return response
 
-    async def follow(self, advice: str | list[str], wanted: str) -> dict[str, Any]:
-        """Do the call of this tool that an advice names."""
+    async def follow(self, advice: str | list[str], tool: str) -> dict[str, Any]:
+        """Make the call of this tool that an advice names."""
         text = advice if isinstance(advice, str) else " ".join(advice)
-        found = next(each for each in _CALL.finditer(text) if each["tool"] == wanted)
-        given = dict(pair.split("=", 1) for pair in found["given"].split())
-        return await self.call(wanted, **given)
+        match = next(match for match in _CALL.finditer(text) if match["tool"] == tool)
+        arguments = dict(pair.split("=", 1) for pair in match["given"].split())
+        return await self.call(tool, **arguments)
 
     async def change(self, **changes: Any) -> dict[str, Any]:
         """Plan and apply, if the plan is possible."""
@@ -47,9 +47,9 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    #: As an operator would say it. It is all that the agent knows beforehand.
+    #: The words of the operator. The agent knows nothing else beforehand.
     text: str
     inject: Callable[[Gateway], Any]
     solve: Callable[[Operator], Awaitable[Any]]
-    #: Looks at the gateway from outside; gets what `inject` has returned.
+    #: Checks the gateway from outside. The second argument is the return value of `inject`.
     grade: Callable[[Gateway, Any], None]

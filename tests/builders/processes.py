@@ -1,7 +1,7 @@
 """Starts `ductile` in a process of its own: forked from a server that has imported it, or as a shell does.
 
-A forked command has the arguments, the working directory, the environment and the streams that it is given,
-and its exit status. It does not show how an interpreter starts and ends: tests of that start one.
+A forked command has its own arguments, working directory, environment, streams and exit status. Tests of the
+start and the end of an interpreter use a new one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 _SERVER = Path(__file__).parent / "fork_server.py"
-#: An interpreter reads these when it starts, and a forked one has started with others.
+#: Prefixes of variables that an interpreter reads when it starts. A forked command cannot have others.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 _LANG = "C.UTF-8"
 
@@ -50,9 +50,9 @@ def start_command(
     streams: tuple[int, int, int],
     fresh: bool = False,
 ) -> Process:
-    """Start a script of Python with these standard streams, which stay open here.
+    """Start a script of Python with these standard streams, which stay open in this process.
 
-    With `fresh`, in an interpreter of its own.
+    With `fresh` the script runs in a new interpreter.
     """
     if fresh or not _can_fork(environment):
         return subprocess.Popen(
@@ -74,7 +74,7 @@ def start_command(
 def start_with_output(
     words: Sequence[str | Path], *, directory: Path, environment: Mapping[str, str], fresh: bool = False
 ) -> tuple[Process, BinaryIO]:
-    """Start a script without input. Returns its output too, for the caller to read and close."""
+    """Start a script without input. Return its process and its output, which the caller has to close."""
     reading, writing = os.pipe()
     with Path(os.devnull).open() as nothing, os.fdopen(writing, "wb") as output:
         process = start_command(
@@ -95,37 +95,37 @@ def run_command(
     typed: str,
     seconds: float,
 ) -> tuple[int, str, str]:
-    """Run a command that finds `typed` on its input. Returns its exit status, output and errors."""
+    """Run a command with `typed` on its input. Return its exit status, output and errors."""
     with ExitStack() as stack:
-        given, to_give = _a_pipe(stack)
+        stdin, to_stdin = _a_pipe(stack)
         output, to_output = _a_pipe(stack)
         errors, to_errors = _a_pipe(stack)
-        streams = (given.fileno(), to_output.fileno(), to_errors.fileno())
+        streams = (stdin.fileno(), to_output.fileno(), to_errors.fileno())
         process = start_command(words, directory=directory, environment=environment, streams=streams)
-        for theirs in (given, to_output, to_errors):
-            theirs.close()
+        for end in (stdin, to_output, to_errors):
+            end.close()
         with ThreadPoolExecutor(2) as threads, _ended_after(process, seconds):
-            giving = threads.submit(_give, to_give, typed.encode())
-            failing = threads.submit(errors.read)
+            written = threads.submit(_write_to, to_stdin, typed.encode())
+            printed_errors = threads.submit(errors.read)
             printed = output.read()
-            giving.result()
-            return process.wait(seconds), printed.decode(), failing.result().decode()
+            written.result()
+            return process.wait(seconds), printed.decode(), printed_errors.result().decode()
 
 
 def _a_pipe(stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
-    """Both ends, closed when the stack is."""
-    ours, theirs = os.pipe()
-    return stack.enter_context(os.fdopen(ours, "rb")), stack.enter_context(os.fdopen(theirs, "wb"))
+    """Return the reading and the writing end of a pipe; the stack closes them."""
+    reading, writing = os.pipe()
+    return stack.enter_context(os.fdopen(reading, "rb")), stack.enter_context(os.fdopen(writing, "wb"))
 
 
-def _give(pipe: BinaryIO, content: bytes) -> None:
+def _write_to(pipe: BinaryIO, content: bytes) -> None:
     with suppress(BrokenPipeError), pipe:
         pipe.write(content)
 
 
 @contextmanager
 def _ended_after(process: Process, seconds: float) -> Iterator[None]:
-    """Kill a command that takes longer than this, and fail."""
+    """Kill a command that takes longer than this; the test fails then."""
     late = threading.Event()
 
     def end() -> None:
@@ -150,19 +150,19 @@ def _can_fork(environment: Mapping[str, str]) -> bool:
 @cache
 def _server() -> socket.socket:
     """Start the server; it ends with this process."""
-    ours, theirs = socket.socketpair()
+    own_end, server_end = socket.socketpair()
     environment = {"PATH": os.environ["PATH"], "LANG": _LANG}
-    with theirs:
+    with server_end:
         subprocess.run(
-            [sys.executable, "-P", str(_SERVER), str(theirs.fileno())],
+            [sys.executable, "-P", str(_SERVER), str(server_end.fileno())],
             env=environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[server_end.fileno()],
             check=True,
         )
-    atexit.register(ours.close)
-    return ours
+    atexit.register(own_end.close)
+    return own_end
 
 
 _starting = threading.Lock()
@@ -172,13 +172,13 @@ _NUMBER = struct.Struct("!i")
 
 class _ForkedProcess:
     def __init__(self, command: Mapping[str, object], streams: tuple[int, int, int]) -> None:
-        ours, theirs = socket.socketpair()
-        with _starting, theirs:
-            socket.send_fds(_server(), [b"+"], [theirs.fileno()])
+        own_end, server_end = socket.socketpair()
+        with _starting, server_end:
+            socket.send_fds(_server(), [b"+"], [server_end.fileno()])
         content = json.dumps(command).encode()
-        socket.send_fds(ours, [_LENGTH.pack(len(content))], list(streams))
-        ours.sendall(content)
-        self._connection = ours.detach()
+        socket.send_fds(own_end, [_LENGTH.pack(len(content))], list(streams))
+        own_end.sendall(content)
+        self._connection = own_end.detach()
         weakref.finalize(self, os.close, self._connection)
         self._reading = threading.Lock()
         self._status: int | None = None
@@ -191,7 +191,7 @@ class _ForkedProcess:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Several threads may wait: the connection stays readable to the end, and one of them reads."""
+        """Wait for the exit status. Several threads may wait; one of them reads it from the connection."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         if not poll.poll(None if timeout is None else timeout * 1000):

@@ -14,7 +14,7 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class ReceivedRequest:
     path: str
     headers: Mapping[str, str]
     raw: bytes
@@ -29,31 +29,31 @@ class Received:
 class Reply:
     status: int = 204
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: Answer only when this is set.
+    #: The response is delayed until this is set.
     after: threading.Event | None = None
 
 
 @dataclass(slots=True)
 class Receiver:
-    """`decide` is called with each request and the number of those before it."""
+    """Calls `decide` with each request and the number of requests before it."""
 
-    decide: Callable[[Received, int], Reply] = lambda _request, _before: Reply()
-    requests: list[Received] = field(default_factory=list)
+    decide: Callable[[ReceivedRequest, int], Reply] = lambda _request, _before: Reply()
+    requests: list[ReceivedRequest] = field(default_factory=list)
     port: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def url(self, path: str = "/hook") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
-    def take(self, request: Received) -> Reply:
+    def take(self, request: ReceivedRequest) -> Reply:
         with self._changed:
             before = len(self.requests)
             self.requests.append(request)
             self._changed.notify_all()
         return self.decide(request, before)
 
-    def wait_for(self, condition: Callable[[list[Received]], bool]) -> list[Received]:
-        """Everything received, when it is as the test wants it."""
+    def wait_for(self, condition: Callable[[list[ReceivedRequest]], bool]) -> list[ReceivedRequest]:
+        """Wait until the condition holds for the received requests, and return them."""
         with self._changed:
             assert self._changed.wait_for(lambda: condition(self.requests), timeout=PATIENCE), self.requests
             return list(self.requests)
@@ -63,7 +63,7 @@ class Receiver:
 
 
 @contextmanager
-def a_receiver(decide: Callable[[Received, int], Reply] | None = None) -> Iterator[Receiver]:
+def a_receiver(decide: Callable[[ReceivedRequest, int], Reply] | None = None) -> Iterator[Receiver]:
     receiver = Receiver() if decide is None else Receiver(decide)
 
     class Handler(BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ def a_receiver(decide: Callable[[Received, int], Reply] | None = None) -> Iterat
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            reply = receiver.take(Received(path=self.path, headers=headers, raw=raw))
+            reply = receiver.take(ReceivedRequest(path=self.path, headers=headers, raw=raw))
             if reply.after is not None:
                 reply.after.wait(PATIENCE)
             self.send_response(reply.status)
@@ -81,13 +81,13 @@ def a_receiver(decide: Callable[[Received, int], Reply] | None = None) -> Iterat
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """A test's output is for what fails."""
+            """Print nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            """A sender that has given up is what some tests are about."""
+            """Print nothing: in some tests the sender closes the connection early."""
 
     server = Server(("127.0.0.1", 0), Handler)
     receiver.port = server.server_address[1]

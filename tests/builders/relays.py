@@ -1,4 +1,4 @@
-"""An address that stays the same while the daemon behind it goes away and comes back on another port."""
+"""An address that stays the same while its daemon restarts on another port."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)
-    for each in (source, sink):
+    for connection in (source, sink):
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def utc(text: str) -> datetime:
 
 
 def wall(instant: datetime, zone: str) -> str:
-    """The local time of a zone with the name of its offset, which distinguishes the two passes."""
+    """Return the local time of a zone with its abbreviation, which tells the two passes of an hour apart."""
     return instant.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M %Z")
 
 
@@ -48,14 +48,14 @@ def occurrence(text: str, start: str | None = None) -> PlannedOccurrence:
 
 
 def planned(
-    rule: ScheduleRule, place: PlannedOccurrence, now: str, armed: str | None = None, **fields: Any
+    rule: ScheduleRule, next_occurrence: PlannedOccurrence, now: str, armed: str | None = None, **fields: Any
 ) -> DuePlan:
-    """The plan of a schedule that must be due, active for long by default."""
+    """Return the plan of a schedule that must be due. By default it has been active for a day."""
     plan = plan_due(
         rule,
-        place,
+        next_occurrence,
         now=utc(now),
-        active_since=utc(armed) if armed else place.start_at - timedelta(days=1),
+        active_since=utc(armed) if armed else next_occurrence.start_at - timedelta(days=1),
         paused=fields.get("paused", False),
         rng=Random(1),
     )
@@ -64,7 +64,7 @@ def planned(
 
 
 def summarised(plan: DuePlan) -> list[str]:
-    """Each item as `HH:MM ran` or `HH:MM-HH:MM xN reason`, in UTC."""
+    """Return each item as `HH:MM ran` or `HH:MM-HH:MM xN reason`, in UTC."""
     return [
         f"{item.nominal_at:%H:%M} ran"
         if isinstance(item, DueRun)

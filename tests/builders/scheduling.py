@@ -1,4 +1,4 @@
-"""A scheduler at work: the real store in a directory, a simulated clock, jobs that end when the test says."""
+"""A running scheduler with a real store and a simulated clock. The test ends its jobs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SERVICE = "service: {timezone: UTC, tick_interval: 60s}\n"
 
 
 def a_snapshot(directory: Path, plugins: str) -> Snapshot:
-    """A configuration with these `plugins`, two of which are installed."""
+    """Return a configuration with these `plugins`; p and q are installed."""
     config = a_config(directory, f"{_SERVICE}plugins: {{{plugins}}}")
     return compile_snapshot(loaded(config), a_discovery(directory, a_manifest("p"), a_manifest("q")))
 
 
 @dataclass(slots=True)
-class Bench:
-    """The objects that a test uses while the scheduler runs."""
+class SchedulerUnderTest:
+    """A running scheduler, its store and clock, and everything that it reported."""
 
     directory: Path
     store: Store
@@ -51,27 +51,27 @@ class Bench:
             self.clock,
             lambda: self.snapshot,
             rng=Random(7),
-            on_fired=self._note_fired,
-            stop_job=self._note_stopped,
-            on_clock_set=self._note_clock,
+            on_fired=self._record_fired,
+            stop_job=self._record_stopped,
+            on_clock_set=self._record_clock_change,
         )
 
-    def _note_fired(self, _firing: Firing, report: FireResult) -> None:
+    def _record_fired(self, _firing: Firing, report: FireResult) -> None:
         self.enqueued += report.status is FireStatus.FIRED
         self.ended += [job.id for job in report.ended]
 
-    async def _note_stopped(self, job_id: str) -> None:
+    async def _record_stopped(self, job_id: str) -> None:
         self.stopped.append(job_id)
 
-    def _note_clock(self) -> None:
+    def _record_clock_change(self) -> None:
         self.clock_changes += 1
 
     async def reload(self, plugins: str) -> None:
         self.snapshot = a_snapshot(self.directory, plugins)
-        await self.look()
+        await self.wake()
 
-    async def look(self) -> None:
-        """Wake the scheduler, as a reload or a settled run does, and wait until it rests."""
+    async def wake(self) -> None:
+        """Wake the scheduler, as a reload or a settled run does, and wait until it waits again."""
         self.scheduler.wake()
         await self.clock.rest()
 
@@ -83,14 +83,14 @@ class Bench:
 
     async def entry(self, schedule_id: str = "default", plugin: str = "p") -> ScheduleEntry:
         entries = await self.store.list_schedules()
-        return next(each for each in entries if (each.plugin, each.schedule_id) == (plugin, schedule_id))
+        return next(entry for entry in entries if (entry.plugin, entry.schedule_id) == (plugin, schedule_id))
 
     async def history(self, schedule_id: str = "default", plugin: str = "p") -> list[Occurrence]:
-        """Oldest first."""
+        """Return the occurrences, oldest first."""
         return list(reversed((await self.store.list_occurrences(plugin, schedule_id, limit=200)).rows))
 
     async def outcomes(self, schedule_id: str = "default") -> list[str]:
-        """The history as `HH:MM:SS outcome`, with count and reason where there are any."""
+        """Return the history as `HH:MM:SS outcome`, with count and reason where there are any."""
         return [
             " ".join(
                 [f"{row.nominal_at:%H:%M:%S}", row.outcome]
@@ -108,11 +108,11 @@ class Bench:
 
     async def end(self, job: Job, outcome: Outcome) -> Settled:
         """Settle a running job and notify the scheduler, as the engine does."""
-        answer = await self.store.settle(job, outcome, self.snapshot.policy)
-        assert isinstance(answer, Settled), answer
-        if answer.settlement.is_terminal:
-            await self.look()
-        return answer
+        result = await self.store.settle(job, outcome, self.snapshot.policy)
+        assert isinstance(result, Settled), result
+        if result.settlement.is_terminal:
+            await self.wake()
+        return result
 
     async def run_next(self, outcome: Outcome) -> Job:
         job = await self.start_next()
@@ -123,16 +123,16 @@ class Bench:
 @asynccontextmanager
 async def scheduling(
     directory: Path, plugins: str, *, clock: SimulatedClock | None = None, seed: int = 1
-) -> AsyncIterator[Bench]:
-    """A daemon's scheduler from start to stop. Enter it again with the same directory: a restart."""
+) -> AsyncIterator[SchedulerUnderTest]:
+    """Start a scheduler, and stop it at the end. A second one of the same directory is a restart."""
     clock = clock or SimulatedClock()
     rng = Random(seed)
     store = open_sqlite(directory / "state.db", clock=clock, rng=rng)
-    bench = Bench(directory, store, clock, a_snapshot(directory, plugins))
-    task = asyncio.create_task(bench.scheduler.run())
+    under_test = SchedulerUnderTest(directory, store, clock, a_snapshot(directory, plugins))
+    task = asyncio.create_task(under_test.scheduler.run())
     try:
         await clock.rest()
-        yield bench
+        yield under_test
         if task.done():
             task.result()
     finally:

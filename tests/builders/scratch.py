@@ -1,4 +1,4 @@
-"""Where the files of a test run lie: in memory if they can, as a store waits for its disk at each commit."""
+"""The directory for the files of a test run: in memory if possible, where commits need no disk."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from tempfile import gettempdir
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a directory of its own below it
-#: Several times as much as the largest test run has held.
+_MEMORY = Path("/dev/shm")  # noqa: S108 - pytest creates a directory of its own in it
+#: Several times the space that the largest test run has used.
 _ENOUGH = 4 * 2**30
 
 
 def scratch_root() -> Path:
-    """Return a file system in memory that is large and runs programs, or the usual place for such files.
+    """Return a file system in memory that is large and allows programs, or the usual temporary directory.
 
-    `TMPDIR` counts more: it names the place to use.
+    `TMPDIR` overrides this.
     """
     usual = Path(gettempdir())
     if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK | os.X_OK):

@@ -1,6 +1,6 @@
 """A real terminal: tmux with a shell in each pane. Tests type into it and read the screen.
 
-The output of a pane also goes through a pipe to a thread that wakes waiting tests, so that they do not poll.
+The output of a pane also goes to a thread, which wakes waiting tests, so that they do not poll.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROMPT = "[{number}] $ "
 
 @dataclass(slots=True)
 class Pane:
-    """One shell. `flow` is all that it ever wrote, `screen()` is what can be seen."""
+    """One shell. `flow` is its whole output, `screen()` the visible text."""
 
     session: TmuxSession
     target: str
@@ -39,7 +39,7 @@ class Pane:
     _ended: bool = False
 
     def read(self) -> None:
-        """Runs in a thread of its own until the pane is gone."""
+        """Read the output until the pane is closed. Runs in a thread of its own."""
         with self.pipe.open("rb", buffering=0) as stream:
             while piece := stream.read(65536):
                 with self._changed:
@@ -50,40 +50,40 @@ class Pane:
             self._changed.notify_all()
 
     def wait_for(self, text: str, *, after: int = 0) -> None:
-        """Until this text has come, after so many characters of the flow."""
+        """Wait for this text, after so many characters of the output."""
 
-        def has_come() -> bool:
+        def has_arrived() -> bool:
             return text in _STYLE.sub("", self.flow[after:])
 
         with self._changed:
-            self._changed.wait_for(lambda: has_come() or self._ended, timeout=PATIENCE)
-            assert has_come(), f"waited for {text!r} in vain:\n{self.screen()}"
+            self._changed.wait_for(lambda: has_arrived() or self._ended, timeout=PATIENCE)
+            assert has_arrived(), f"waited for {text!r} in vain:\n{self.screen()}"
 
     def type(self, line: str) -> str:
-        """Type a line, wait until it has ended; what it printed, with colours as they were."""
+        """Type a line, wait until the command has ended, and return its output with its colours."""
         mark = len(self.flow)
         self.start(line)
         return self.finish(mark)
 
     def finish(self, mark: int) -> str:
-        """Wait until the line that was typed at this mark has ended; what it printed."""
+        """Wait until the command that was typed at this mark has ended, and return its output."""
         self.number += 1
         self.wait_for(_PROMPT.format(number=self.number), after=mark)
         return self.printed(self.number - 1)
 
     def start(self, line: str) -> None:
-        """Type a line that goes on, such as a daemon."""
+        """Type a line, and do not wait for the end of the command."""
         self.session.tmux("send-keys", "-t", self.target, "-l", line)
         self.session.tmux("send-keys", "-t", self.target, "Enter")
 
     def interrupt(self) -> None:
-        """Ctrl-C, and wait for the prompt."""
+        """Press Ctrl-C, and wait for the prompt."""
         mark = len(self.flow)
         self.session.tmux("send-keys", "-t", self.target, "C-c")
         self.finish(mark)
 
     def printed(self, number: int) -> str:
-        """The text between two prompts, with its colours, and with wrapped lines joined."""
+        """Return the text between two prompts with its colours; wrapped lines are joined."""
         whole = self.session.tmux("capture-pane", "-p", "-e", "-J", "-S", "-", "-t", self.target)
         before = whole.partition(_PROMPT.format(number=number + 1))[0]
         return before.rpartition(_PROMPT.format(number=number))[2].partition("\n")[2]
@@ -94,13 +94,13 @@ class Pane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TmuxSession:
-    """A tmux server of its own, with nothing of the developer's in it."""
+    """A tmux server of its own, without settings of the developer."""
 
     directory: Path
 
     def tmux(self, *words: str) -> str:
         assert TMUX is not None
-        done = subprocess.run(
+        result = subprocess.run(
             [TMUX, "-S", str(self.directory / "tmux.sock"), "-f", "/dev/null", *words],
             capture_output=True,
             text=True,
@@ -109,8 +109,8 @@ class TmuxSession:
             cwd=self.directory,
             timeout=PATIENCE,
         )
-        assert done.returncode == 0, (words, done.stderr)
-        return done.stdout
+        assert result.returncode == 0, (words, result.stderr)
+        return result.stdout
 
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -118,22 +118,22 @@ class TmuxSession:
 
     @contextmanager
     def a_pane(self, name: str) -> Iterator[Pane]:
-        """A window with a shell that is ready to be typed into."""
+        """Open a window with a shell, and wait for its prompt."""
         pipe = self.directory / f"{name}.pipe"
         os.mkfifo(pipe)
         pane = Pane(session=self, target=f"ductile:{name}", pipe=pipe)
         reader = threading.Thread(target=pane.read, daemon=True)
         reader.start()
-        gate = "read; exec env INPUTRC=/dev/null PS1='[\\#] $ ' bash --noprofile --norc"
-        self.tmux("new-window", "-t", "ductile", "-n", name, f"/bin/sh -c {_quoted(gate)}")
-        # The shell begins only when the pipe is there, so that its first prompt is not missed.
+        command = "read; exec env INPUTRC=/dev/null PS1='[\\#] $ ' bash --noprofile --norc"
+        self.tmux("new-window", "-t", "ductile", "-n", name, f"/bin/sh -c {_quoted(command)}")
+        # The shell starts after the pipe, so that its first prompt is not missed.
         self.tmux("pipe-pane", "-t", pane.target, f"exec cat > {pipe}")
         self.tmux("send-keys", "-t", pane.target, "Enter")
         pane.wait_for(_PROMPT.format(number=1))
         try:
             yield pane
         finally:
-            # A daemon takes the closing of its terminal for a wish to reload: it has to be ended by hand.
+            # A daemon reloads when its terminal is closed, so it has to be killed.
             for pid in _session(int(self.tmux("display-message", "-p", "-t", pane.target, "#{pane_pid}"))):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -141,14 +141,14 @@ class TmuxSession:
 
 
 def _session(leader: int) -> list[int]:
-    """The processes of a terminal's session, those first that the shell has started."""
-    found = []
+    """Return the processes of a terminal's session, the newest first."""
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader:
-                found.append(int(stat.parent.name))
-    return sorted(found, reverse=True)
+                pids.append(int(stat.parent.name))
+    return sorted(pids, reverse=True)
 
 
 def _quoted(text: str) -> str:
@@ -157,7 +157,7 @@ def _quoted(text: str) -> str:
 
 @contextmanager
 def a_tmux_session(directory: Path) -> Iterator[TmuxSession]:
-    """A server with one idle window, so that it lives to the end; then all that runs in it is gone."""
+    """Start a tmux server, and end it with all its processes. An idle window keeps it alive."""
     session = TmuxSession(directory=directory)
     session.tmux(
         "new-session", "-d", "-s", "ductile", "-x", str(WIDTH), "-y", str(HEIGHT), "exec sleep infinity"
@@ -171,5 +171,5 @@ def a_tmux_session(directory: Path) -> Iterator[TmuxSession]:
 
 
 def plain(text: str) -> str:
-    """Without colours."""
+    """Return the text without colours."""
     return _STYLE.sub("", text)

@@ -1,4 +1,4 @@
-"""A real HTTP server that answers as a test says, and remembers what it was asked."""
+"""A real HTTP server with responses of the test's choice, which records its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ServiceRequest:
     method: str
     path: str
     headers: dict[str, str]
@@ -22,29 +22,31 @@ class Reply:
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
-    #: Sent one by one as they are produced, with chunked encoding, instead of `body`.
+    #: Sent instead of `body`, each as soon as it is produced, with chunked encoding.
     chunks: Iterable[bytes] | None = None
-    #: Close the connection without the end that chunked encoding has.
+    #: Whether the connection is closed without the final chunk.
     cut: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Service:
     url: str
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ServiceRequest] = field(default_factory=list)
 
 
 @contextmanager
-def a_service(answer: Callable[[Asked], Reply]) -> Iterator[Service]:
+def a_service(respond: Callable[[ServiceRequest], Reply]) -> Iterator[Service]:
     service = Service(url="")
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(method=self.command, path=self.path, headers=headers, body=self.rfile.read(length))
-            service.asked.append(asked)
-            reply = answer(asked)
+            request = ServiceRequest(
+                method=self.command, path=self.path, headers=headers, body=self.rfile.read(length)
+            )
+            service.requests.append(request)
+            reply = respond(request)
             if reply.chunks is not None:
                 self._stream(reply, reply.chunks)
                 return
@@ -72,10 +74,10 @@ def a_service(answer: Callable[[Asked], Reply]) -> Iterator[Service]:
                 if not reply.cut:
                     self.wfile.write(b"0\r\n\r\n")
 
-        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the names that http.server looks for
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - names of http.server
 
         def log_message(self, *_: object) -> None:
-            """Tests speak for themselves."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     service.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""The shape of JSON answers: which keys, of which types, written so that it can be read and compared."""
+"""The shape of JSON responses: their keys and types, as a text that can be compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-#: What plugins and operators put in, or what has a schema of its own. Counts with an object or a list in it.
+#: Keys whose objects and lists come from plugins or operators, or have a schema of their own.
 OPEN = frozenset(
     {
         *("payload", "result", "state", "data", "context", "details", "fact", "value", "config", "graph"),
@@ -21,13 +21,13 @@ BY_NAME = frozenset({"breakers", "files", "counts", "by_status"})
 
 @dataclass(slots=True)
 class Shape:
-    """Everything that was seen in one place."""
+    """The types of all values in one place of the responses."""
 
     words: set[str] = field(default_factory=set)
     keys: dict[str, Shape] = field(default_factory=dict)
-    #: How often an object was seen here, and how often with each key.
+    #: The number of objects, and the number of objects with each key.
     objects: int = 0
-    seen: dict[str, int] = field(default_factory=dict)
+    key_counts: dict[str, int] = field(default_factory=dict)
     items: Shape | None = None
     values: Shape | None = None
 
@@ -37,39 +37,39 @@ class Shape:
                 self.words.add("any JSON")
             case dict() if key in BY_NAME:
                 self.values = self.values or Shape()
-                for each in value.values():
-                    self.values.add(each)
+                for inner in value.values():
+                    self.values.add(inner)
             case dict():
                 self._add_object(value)
             case list():
                 self.items = self.items or Shape()
-                for each in value:
-                    self.items.add(each)
+                for inner in value:
+                    self.items.add(inner)
             case _:
                 self.words.add(_word(value))
 
     def _add_object(self, value: dict[str, Any]) -> None:
         self.objects += 1
-        for name, each in value.items():
-            self.keys.setdefault(name, Shape()).add(each, name)
-            self.seen[name] = self.seen.get(name, 0) + 1
+        for name, inner in value.items():
+            self.keys.setdefault(name, Shape()).add(inner, name)
+            self.key_counts[name] = self.key_counts.get(name, 0) + 1
 
     def merge(self, other: Shape) -> None:
         self.words |= other.words
         self.objects += other.objects
         for name, shape in other.keys.items():
             self.keys.setdefault(name, Shape()).merge(shape)
-            self.seen[name] = self.seen.get(name, 0) + other.seen[name]
+            self.key_counts[name] = self.key_counts.get(name, 0) + other.key_counts[name]
         for part in ("items", "values"):
-            if (theirs := getattr(other, part)) is not None:
-                ours = getattr(self, part) or Shape()
-                ours.merge(theirs)
-                setattr(self, part, ours)
+            if (other_part := getattr(other, part)) is not None:
+                own_part = getattr(self, part) or Shape()
+                own_part.merge(other_part)
+                setattr(self, part, own_part)
 
     def inside(self) -> list[Shape]:
-        """This shape and all shapes in it."""
+        """Return this shape and all shapes in it."""
         parts = [*self.keys.values(), *(part for part in (self.items, self.values) if part)]
-        return [self, *(each for part in parts for each in part.inside())]
+        return [self, *(shape for part in parts for shape in part.inside())]
 
 
 def _word(value: object) -> str:
@@ -88,7 +88,7 @@ def _word(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
+class ShapeWriter:
     """Writes shapes as text.
 
     An object that has a name is written as the name. A value that was always null or empty gets its type from
@@ -118,21 +118,21 @@ class Teller:
     def _object(self, shape: Shape, indent: str) -> str:
         deeper = f"{indent}  "
         lines = []
-        for key, each in shape.keys.items():
-            mark = "?" if shape.seen[key] < shape.objects else ""
-            lines.append(f"{deeper}{key}{mark}: {self.text_of(each, key, deeper)}")
+        for key, inner in shape.keys.items():
+            mark = "?" if shape.key_counts[key] < shape.objects else ""
+            lines.append(f"{deeper}{key}{mark}: {self.text_of(inner, key, deeper)}")
         return "\n".join(["{", *lines, f"{indent}}}"])
 
 
 def _precise(words: set[str]) -> set[str]:
-    """The kinds without null, which is written last, and without subkinds of text."""
+    """Return the types without null, and without instants and ids where other text occurs too."""
     return words - {"null"} - ({"instant", "id"} if "text" in words else set())
 
 
-def learn(shapes: list[Shape]) -> dict[str, str]:
-    """The values of keys that are not null and not empty, from all answers."""
-    found: dict[str, set[str]] = {}
-    for shape in (each for whole in shapes for each in whole.inside()):
-        for key, each in shape.keys.items():
-            found.setdefault(key, set()).update(_precise(each.words))
-    return {key: " or ".join(sorted(_precise(words))) for key, words in found.items() if words}
+def types_by_key(shapes: list[Shape]) -> dict[str, str]:
+    """Return the types of each key in all responses, without null and empty values."""
+    types: dict[str, set[str]] = {}
+    for shape in (inner for whole in shapes for inner in whole.inside()):
+        for key, inner in shape.keys.items():
+            types.setdefault(key, set()).update(_precise(inner.words))
+    return {key: " or ".join(sorted(_precise(words))) for key, words in types.items() if words}

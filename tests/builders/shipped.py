@@ -1,4 +1,4 @@
-"""The plugins we ship, asked through the runner as the daemon asks them."""
+"""The shipped plugins, run as the daemon runs them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NOW = datetime(2026, 2, 8, 10, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """The answer of a plugin; `kind` is `ok`, `error`, `config` (exit 78), `timeout` or `broken`."""
+class PluginResult:
+    """The result of one request; `kind` is `ok`, `error`, `config` (exit 78), `timeout` or `broken`."""
 
     kind: str
     answer: dict[str, Any]
@@ -52,7 +52,7 @@ class Said:
 
 
 def plugin_module(plugin: str, name: str) -> Any:
-    """Import a module of a plugin as the plugin does, and leave nothing of it behind for other tests."""
+    """Import a module of a plugin as the plugin does, and remove it from the imported modules."""
     directory = ROOT / plugin
     before = set(sys.modules)
     sys.path[:0] = [str(directory), str(ROOT / "lib")]
@@ -60,10 +60,10 @@ def plugin_module(plugin: str, name: str) -> Any:
         return importlib.import_module(name)
     finally:
         del sys.path[:2]
-        for loaded in set(sys.modules) - before:
-            file = getattr(sys.modules[loaded], "__file__", None)
+        for module in set(sys.modules) - before:
+            file = getattr(sys.modules[module], "__file__", None)
             if file is not None and ROOT in Path(file).parents:
-                del sys.modules[loaded]
+                del sys.modules[module]
 
 
 def ask(
@@ -76,11 +76,11 @@ def ask(
     event: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     seconds: float = 60,
-) -> Said:
-    """One request; `event` replaces fields of the event that goes with the payload."""
-    given = dict(payload) if payload is not None else None
-    described = {"type": "test", "source": "test", "timestamp": NOW, "event_id": "e1", **(event or {})}
-    request_event = RequestEvent(payload=given or {}, **described)
+) -> PluginResult:
+    """Send one request to a plugin. `event` replaces fields of the event that goes with the payload."""
+    payload_fields = dict(payload) if payload is not None else None
+    event_fields = {"type": "test", "source": "test", "timestamp": NOW, "event_id": "e1", **(event or {})}
+    request_event = RequestEvent(payload=payload_fields or {}, **event_fields)
     request = PluginRequest(
         job_id="j1",
         command=command,
@@ -89,16 +89,16 @@ def ask(
         state=dict(state or {}),
         context={"owner": "Ada", "ductile_plugin": "it"},
         deadline_at=datetime.now(UTC) + timedelta(seconds=seconds),
-        payload=given,
-        event=request_event if carries_event(command, has_payload=given is not None) else None,
+        payload=payload_fields,
+        event=request_event if carries_event(command, has_payload=payload_fields is not None) else None,
     )
     return ask_raw(plugin, encode_request(request), environ=environ)
 
 
-def ask_raw(plugin: str | Path, request: bytes, *, environ: Mapping[str, str] | None = None) -> Said:
-    found = load_directory(ROOT / plugin)
-    assert isinstance(found, InstalledPlugin), found
-    return _said(asyncio.run(_run(found, request, environ or {})))
+def ask_raw(plugin: str | Path, request: bytes, *, environ: Mapping[str, str] | None = None) -> PluginResult:
+    installed = load_directory(ROOT / plugin)
+    assert isinstance(installed, InstalledPlugin), installed
+    return _result_of(asyncio.run(_run(installed, request, environ or {})))
 
 
 async def _run(plugin: InstalledPlugin, request: bytes, environ: Mapping[str, str]) -> RunOnceResult:
@@ -110,12 +110,12 @@ async def _run(plugin: InstalledPlugin, request: bytes, environ: Mapping[str, st
         await runner.close()
 
 
-def _said(trial: RunOnceResult) -> Said:
+def _result_of(trial: RunOnceResult) -> PluginResult:
     evidence = trial.interpretation.outcome.evidence
-    answered = trial.kind in ("ok", "error")
-    return Said(
+    has_response = trial.kind in ("ok", "error")
+    return PluginResult(
         kind=trial.kind,
-        answer=json.loads(evidence.stdout or "") if answered else {},
+        answer=json.loads(evidence.stdout or "") if has_response else {},
         stderr=evidence.stderr or "",
         exit_code=evidence.exit_code,
     )

@@ -27,7 +27,7 @@ commands:
 
 
 def a_snapshot(directory: Path, config: str, **commands: str) -> Snapshot:
-    """Of this configuration, and of a plugin for each name, with its commands as a manifest has them."""
+    """Return the snapshot of a configuration with plugins. Each value is `commands` of the manifest."""
     for name, written in commands.items():
         a_plugin(directory / "plugins", name, manifest=HEAD.format(name=name) + written)
     configuration = loaded(a_config(directory, config))

@@ -1,6 +1,6 @@
 """A store with an injected clock and random source, and short names for what tests do with it.
 
-Everything here speaks to `ductile.store.port.Store`; only `SQLITE` and `POSTGRES` know an adapter.
+All functions use `ductile.store.port.Store`; only `SQLITE` and `POSTGRES` use an adapter.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ POLICY = some_policy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreKind:
-    """One database that must keep the contract."""
+    """A database that must keep the contract."""
 
     name: str
     open: Callable[[Path, Clock, int], Awaitable[Store]]
-    #: What a store at rest breaks of the rules for its rows; empty when all is well.
+    #: Returns the violated rules for rows of a store at rest.
     violations: Callable[[Path], list[str]]
-    #: Runs a statement on a store at rest, past all verbs.
+    #: Runs a statement on a store at rest, without its verbs.
     run_sql: Callable[[Path, str], list[tuple[Any, ...]]]
 
 
 @cache
 def _migrated_file() -> bytes:
-    """The file as the migrations make it, before anything is stored, the identity of the store included."""
+    """Return the content of a migrated file without rows and without the id of a store."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "state.db"
         connection = open_writer(path)
@@ -68,7 +68,7 @@ def _migrated_file() -> bytes:
 
 
 def open_sqlite(path: Path, *, clock: Callable[[], datetime], rng: Random) -> SqliteStore:
-    """Open the store as the daemon does. A new one begins as a copy of a file that was migrated once."""
+    """Open the store as the daemon does. A new store is a copy of a migrated file."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_migrated_file())
@@ -109,7 +109,7 @@ STORE_KINDS = (SQLITE, POSTGRES)
 
 @dataclass(slots=True)
 class StoreFactory:
-    """Opens the store under test, again and again on the same data, and closes what is left open."""
+    """Opens the store under test any number of times on the same data, and closes it."""
 
     kind: StoreKind
     directory: Path
@@ -122,7 +122,7 @@ class StoreFactory:
         return store
 
     async def reopen(self) -> Store:
-        """Close what is open and open it anew: what a restart sees."""
+        """Close the store and open it again, as after a restart."""
         await self.close()
         return await self.open()
 
@@ -133,13 +133,13 @@ class StoreFactory:
 
     async def _own_violations(self) -> dict[str, tuple[str, ...]]:
         store = await self.open()
-        found = {name: await store.find_violations(name, limit=5) for name in Invariant}
-        return {name: ids for name, ids in found.items() if ids}
+        violations = {name: await store.find_violations(name, limit=5) for name in Invariant}
+        return {name: ids for name, ids in violations.items() if ids}
 
     async def check_invariants(self, *, pruned: bool = False) -> None:
-        """Close the store and look at its rows. Where retention was at work, less can be compared.
+        """Close the store and check its rows. With `pruned`, rules that retention breaks are left out.
 
-        The store's own checks must find nothing either, retention or not.
+        The store's own checks must find nothing in either case.
         """
         own = await self._own_violations()
         await self.close()
@@ -155,10 +155,10 @@ async def submit(store: Store, *jobs: NewJob, **submission: Any) -> tuple[Enqueu
 
 
 async def accept(store: Store, job: NewJob) -> str:
-    """Enqueue a job that must be accepted; its id."""
-    (answer,) = await submit(store, job)
-    assert isinstance(answer, Accepted), answer
-    return answer.job_id
+    """Enqueue a job that must be accepted, and return its id."""
+    (result,) = await submit(store, job)
+    assert isinstance(result, Accepted), result
+    return result.job_id
 
 
 async def claim_all(
@@ -168,16 +168,16 @@ async def claim_all(
 
 
 async def claim_one(store: Store) -> Job:
-    """Claim the job that is next; the test fails if none is."""
+    """Claim the next job; the test fails if there is none."""
     (claim,) = await claim_all(store, limit=1)
     return claim.job
 
 
 async def settle(store: Store, job: Job, outcome: Outcome, policy: Policy = POLICY) -> Settled:
     """Settle a job that must still be running with this execution."""
-    answer = await store.settle(job, outcome, policy)
-    assert isinstance(answer, Settled), answer
-    return answer
+    result = await store.settle(job, outcome, policy)
+    assert isinstance(result, Settled), result
+    return result
 
 
 async def run_next(store: Store, outcome: Outcome, policy: Policy = POLICY) -> Settled:
@@ -195,7 +195,7 @@ async def whole_ledger(store: Store, *, after: int = 0) -> list[LedgerRow]:
 
 
 async def path_of(store: Store, job_id: str) -> list[str]:
-    """The states a job went through, as `from>to:reason`."""
+    """Return the transitions of a job as `from>to:reason`."""
     return [
         f"{row.transition.from_status or ''}>{row.transition.to_status}:{row.transition.reason}"
         for row in await store.list_transitions(job_id)

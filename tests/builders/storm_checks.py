@@ -1,4 +1,4 @@
-"""What has to hold after a storm, by what clients were told, what plugins recorded, and what arrived."""
+"""Checks after a storm: the store against responses to clients, records of plugins and received events."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 import psycopg
 
-from builders.receivers import Received
-from builders.storm_clients import ENDED, Answer, StormClient, StormFollower, Submission
-from builders.storm_nodes import PIPELINES, SCHEDULES, Life, StormGround
+from builders.receivers import ReceivedRequest
+from builders.storm_clients import ENDED, StormClient, StormFollower, Submission, SubmissionResult
+from builders.storm_nodes import PIPELINES, SCHEDULES, DaemonProcess, StormCluster
 
-#: A node that renews its lease every 5 s is given up after 15 s of silence: shorter stops are no excuse.
+#: A node renews its lease every 5 s and is ended after 15 s of silence: shorter stops excuse nothing.
 SHORTEST_EXCUSE = 8.0
-#: By when a daemon that goes on has killed the processes that it should not have.
+#: Within these seconds, a continued daemon kills the processes that it should not have.
 LATEST_EXCUSE = 60.0
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The store, read past all nodes."""
+    """The rows of the store, read without a node."""
 
     url: str
 
@@ -33,7 +33,7 @@ class Rows:
 
 
 def faults_of_clients(rows: Rows, clients: Sequence[StormClient]) -> Iterator[str]:
-    """Nothing accepted is lost, nothing else is there twice, and a cancel that was acknowledged holds."""
+    """Every accepted job is stored once, and every acknowledged cancel holds."""
     stored = {
         job_id: (status, key, created, completed)
         for job_id, status, key, created, completed in rows.all(
@@ -53,59 +53,63 @@ def faults_of_clients(rows: Rows, clients: Sequence[StormClient]) -> Iterator[st
 
 
 def _faults_of(
-    submission: Submission, found: list[str], stored: dict[str, tuple[str, str, str, str | None]]
+    submission: Submission, job_ids: list[str], stored: dict[str, tuple[str, str, str, str | None]]
 ) -> Iterator[str]:
-    if submission.answer is Answer.ACCEPTED:
+    if submission.result is SubmissionResult.ACCEPTED:
         if submission.job_id not in stored:
             yield f"accepted and lost: {submission}"
         elif stored[submission.job_id][0] not in ENDED:
             yield f"accepted and not ended: {submission}, {stored[submission.job_id]}"
-    if submission.answer is Answer.REFUSED and found:
-        yield f"refused and there: {submission}, {found}"
-    for before, after in pairwise(found):
+    if submission.result is SubmissionResult.REFUSED and job_ids:
+        yield f"refused and there: {submission}, {job_ids}"
+    for before, after in pairwise(job_ids):
         # The same key runs again where the job before it has failed.
         status, _, _, completed = stored[before]
         if status == "succeeded" or completed is None or completed > stored[after][2]:
             yield f"there twice: {submission}, {before} {stored[before]}, {after} {stored[after]}"
 
 
-def faults_of_executions(ground: StormGround, rows: Rows) -> Iterator[str]:
+def faults_of_executions(cluster: StormCluster, rows: Rows) -> Iterator[str]:
     """No job runs twice at once, no execution is started twice, and only those that were claimed."""
     starts: Counter[str] = Counter()
-    for line in ground.executions():
-        if line["what"] == "start":
+    for line in cluster.executions():
+        if line["kind"] == "start":
             starts[line["job"]] += 1
-        elif line["what"] in ("overlap", "crowded") and not _is_excused(ground, line):
-            holder = ground.life_of(line["holder"])
-            yield f"{line['what']}: {line}, stops of the holder {holder.stops}"
+        elif line["kind"] in ("overlap", "crowded") and not _is_excused(cluster, line):
+            holder = cluster.daemon_of(line["holder"])
+            yield f"{line['kind']}: {line}, stops of the holder {holder.stops}"
     executions = dict(rows.all("SELECT id, execution FROM job_queue"))
     for job_id, count in starts.items():
         if count > executions.get(job_id, 0):
             yield f"{job_id} was started {count} times in {executions.get(job_id)} executions"
     started: Counter[tuple[str, int]] = Counter(
         (line["job_id"], line["execution"])
-        for node in ground.nodes
-        for life in node.lives
-        for line in life.lines
+        for node in cluster.nodes
+        for daemon in node.daemons
+        for line in daemon.lines
         if line["signal"] == "job.started"
     )
-    yield from (f"execution {each} was started {count} times" for each, count in started.items() if count > 1)
+    yield from (
+        f"execution {execution} was started {count} times"
+        for execution, count in started.items()
+        if count > 1
+    )
 
 
-def _is_excused(ground: StormGround, line: dict[str, Any]) -> bool:
-    """Whether one of the two daemons could not act: it was stopped with SIGSTOP until a moment ago."""
+def _is_excused(cluster: StormCluster, line: dict[str, Any]) -> bool:
+    """Return whether one of the two daemons could not act because it was stopped with SIGSTOP."""
     if line["holder"] == line["owner"]:
         return False
-    lives: list[Life] = [ground.life_of(line["holder"]), ground.life_of(line["owner"])]
+    daemons: list[DaemonProcess] = [cluster.daemon_of(line["holder"]), cluster.daemon_of(line["owner"])]
     return any(
         until - since >= SHORTEST_EXCUSE and since < line["at"] < until + LATEST_EXCUSE
-        for life in lives
-        for since, until in life.stops
+        for daemon in daemons
+        for since, until in daemon.stops
     )
 
 
 def faults_of_runs(rows: Rows, retried: set[str]) -> Iterator[str]:
-    """Every run has ended, and in one that succeeded each step was done as often as its pipeline says."""
+    """Every run has ended, and a succeeded run has each step as often as its pipeline says."""
     steps: dict[str, Counter[str]] = defaultdict(Counter)
     for run_id, path, status in rows.all(
         "SELECT run_id, step_path, status FROM job_queue WHERE run_id IS NOT NULL"
@@ -116,21 +120,23 @@ def faults_of_runs(rows: Rows, retried: set[str]) -> Iterator[str]:
     for run_id, pipeline, status in rows.all(
         "SELECT id, pipeline, status FROM pipeline_runs JOIN job_queue ON id = pipeline_runs.run_id"
     ):
-        wanted = PIPELINES[pipeline]
+        expected = PIPELINES[pipeline]
         if status not in ENDED:
             yield f"the run {run_id} is {status}"
-        if any(count > wanted[path] for path, count in steps[run_id].items()):
+        if any(count > expected[path] for path, count in steps[run_id].items()):
             yield f"a step of {run_id} is there twice: {steps[run_id]}"
-        if status == "succeeded" and run_id not in retried and dict(steps[run_id]) != dict(wanted):
+        if status == "succeeded" and run_id not in retried and dict(steps[run_id]) != dict(expected):
             yield f"a step of {run_id} is missing: {steps[run_id]}"
 
 
-def faults_of_deliveries(rows: Rows, received: Sequence[Received]) -> Iterator[str]:
+def faults_of_deliveries(rows: Rows, received: Sequence[ReceivedRequest]) -> Iterator[str]:
     """Every event arrives, with one id and one body, and those of a job are numbered without a gap."""
     arrived: dict[tuple[str, int], set[tuple[str, bytes]]] = defaultdict(set)
     for request in received:
         arrived[event_of(request)].add((request.headers["webhook-id"], request.raw))
-    yield from (f"event {event} arrived as {found}" for event, found in arrived.items() if len(found) > 1)
+    yield from (
+        f"event {event} arrived as {versions}" for event, versions in arrived.items() if len(versions) > 1
+    )
     numbers: dict[str, list[int]] = defaultdict(list)
     for job_id, number in sorted(arrived):
         numbers[job_id].append(number)
@@ -147,60 +153,60 @@ def expected_events(rows: Rows) -> set[tuple[str, int]]:
     return {(job_id, number) for job_id, count in last for number in range(1, count + 1)}
 
 
-def event_of(request: Received) -> tuple[str, int]:
+def event_of(request: ReceivedRequest) -> tuple[str, int]:
     return request.body["job_id"], int(request.headers["x-ductile-sequence"])
 
 
 def faults_of_followers(rows: Rows, followers: Sequence[StormFollower]) -> Iterator[str]:
-    """A reader of events has seen every number between its first and its last, in their order."""
-    numbers = [seq for (seq,) in rows.all("SELECT seq FROM ledger ORDER BY seq")]
+    """A reader of events has received every number between its first and its last, in order."""
+    all_numbers = [seq for (seq,) in rows.all("SELECT seq FROM ledger ORDER BY seq")]
     for follower in followers:
         yield from follower.faults
-        seen = follower.seen
-        wanted = [number for number in numbers if seen[0] <= number <= seen[-1]]
-        if missed := set(wanted) - set(seen):
-            yield f"a reader has missed {sorted(missed)[:5]} of {len(wanted)}"
-        if invented := set(seen) - set(wanted):
+        numbers = follower.numbers
+        expected = [number for number in all_numbers if numbers[0] <= number <= numbers[-1]]
+        if missed := set(expected) - set(numbers):
+            yield f"a reader has missed {sorted(missed)[:5]} of {len(expected)}"
+        if invented := set(numbers) - set(expected):
             yield f"a reader has seen {sorted(invented)[:5]}, which are not there"
 
 
-def faults_of_schedules(ground: StormGround, rows: Rows) -> Iterator[str]:
-    """Each occurrence has run or was skipped for a reason, once, by our own count and by the audit."""
-    found = rows.all(
+def faults_of_schedules(cluster: StormCluster, rows: Rows) -> Iterator[str]:
+    """Each occurrence has run or was skipped for a reason, once, by the rows and by the audit."""
+    occurrences = rows.all(
         "SELECT schedule_id, nominal_at, until_at, reason, job_id FROM occurrences ORDER BY 1, 2"
     )
-    for before, after in pairwise(found):
+    for before, after in pairwise(occurrences):
         if before[0] == after[0] and before[2] >= after[1]:
             yield f"an occurrence is there twice: {before}, {after}"
-    jobs: Counter[str] = Counter(row[4] for row in found if row[4] is not None)
+    jobs: Counter[str] = Counter(row[4] for row in occurrences if row[4] is not None)
     yield from (f"job {job_id} is of {count} occurrences" for job_id, count in jobs.items() if count > 1)
-    yield from (f"skipped without a reason: {row}" for row in found if row[4] is None and not row[3])
+    yield from (f"skipped without a reason: {row}" for row in occurrences if row[4] is None and not row[3])
     for (job_id,) in rows.all("SELECT id FROM job_queue WHERE submitted_by = 'scheduler'"):
         if not jobs[job_id]:
             yield f"the scheduled job {job_id} is of no occurrence"
     for schedule in SCHEDULES:
-        words = ("schedule", "history", "worker", schedule, "--limit", "200", "--json")
-        ran = ground.nodes[0].workspace.ductile(*words)
-        account = json.loads(ran.out)["account"]
+        command = ("schedule", "history", "worker", schedule, "--limit", "200", "--json")
+        result = cluster.nodes[0].workspace.ductile(*command)
+        account = json.loads(result.out)["account"]
         if account["complete"] is False or account["gaps"]:
             yield f"the account of {schedule} is {account}"
 
 
-def takeovers(ground: StormGround, kills: Sequence[tuple[float, Life]]) -> list[float]:
-    """Return after how many seconds each job that a killed daemon ran was started again, by another."""
-    lines = ground.executions()
-    ended = {(line["job"], line["pid"]) for line in lines if line["what"] == "end"}
-    found = []
-    for at, life in kills:
+def takeovers(cluster: StormCluster, kills: Sequence[tuple[float, DaemonProcess]]) -> list[float]:
+    """Return the seconds from each kill until another node started a job of the killed daemon again."""
+    lines = cluster.executions()
+    ended = {(line["job"], line["pid"]) for line in lines if line["kind"] == "end"}
+    delays = []
+    for at, daemon in kills:
         for line in lines:
-            if line["what"] != "start" or line["at"] > at or ground.life_of(line["owner"]) is not life:
+            if line["kind"] != "start" or line["at"] > at or cluster.daemon_of(line["owner"]) is not daemon:
                 continue
             if (line["job"], line["pid"]) in ended:
                 continue
             later = [
                 other["at"]
                 for other in lines
-                if other["what"] == "start" and other["job"] == line["job"] and other["at"] > at
+                if other["kind"] == "start" and other["job"] == line["job"] and other["at"] > at
             ]
-            found += [min(later) - at] if later else []
-    return sorted(found)
+            delays += [min(later) - at] if later else []
+    return sorted(delays)

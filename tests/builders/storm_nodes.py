@@ -1,7 +1,7 @@
-"""Three daemons on one PostgreSQL server, each behind a proxy of its own, and what can happen to them.
+"""Three daemons on one PostgreSQL server, each behind a proxy of its own.
 
-The plugin of their configuration keeps a record besides the store: it appends a line when it starts and one
-when it ends, and it holds a lock while it runs, which the kernel releases when its process is gone.
+Their plugin keeps a record besides the store: it appends a line when it starts and one when it ends, and it
+holds a lock while it runs, which the kernel releases when its process ends.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from builders.terminal import DUCTILE
 NAMES = ("north", "east", "west")
 COMMANDS = ("handle", "poll", "sweep")
 SCHEDULES = ("often", "queued")
-#: Steps of the pipelines, and how often each is executed with success in a run that succeeds.
+#: Steps of the pipelines, with the number of successful executions in a run that succeeds.
 PIPELINES: Mapping[str, Mapping[str, int]] = {
     "flow": {"first": 1, "both/quick": 1, "both/slow": 1, "last": 1},
     "fan": {"first": 1, "both/quick": 2, "both/slow": 2, "last": 2},
 }
-#: Fails as often as its payload says, and emits as many events as it says.
+#: The payload says how often the plugin fails, and how many events it emits.
 WORKER = """#!{python}
 import fcntl, json, os, sys, time
 request = json.load(sys.stdin)
@@ -46,19 +46,19 @@ payload, config = request.get("payload") or {{}}, request["config"]
 job, owner = request["job_id"], os.environ["DUCTILE_DAEMON"]
 record = os.open(os.path.join(config["notes"], "executions"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-def note(what, **more):
-    line = {{"what": what, "job": job, "owner": owner, "pid": os.getpid(), "at": time.monotonic(), **more}}
+def note(kind, **more):
+    line = {{"kind": kind, "job": job, "owner": owner, "pid": os.getpid(), "at": time.monotonic(), **more}}
     os.write(record, (json.dumps(line) + "\\n").encode())
 
-def hold(name, what):
+def hold(name, kind):
     lock = os.open(os.path.join(config["notes"], name), os.O_RDWR | os.O_CREAT, 0o600)
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if holder := os.pread(lock, 200, 0).decode():
-                return note(what, holder=holder)
-            time.sleep(0.001)  # it has the lock, and has not written yet
+                return note(kind, holder=holder)
+            time.sleep(0.001)  # the holder has not written its name yet
         else:
             os.ftruncate(lock, 0)
             os.pwrite(lock, owner.encode(), 0)
@@ -73,19 +73,19 @@ with open(os.path.join(config["notes"], job + ".runs"), "a+") as runs:
     count = runs.seek(0, 2)
 time.sleep(payload.get("seconds", 0.01))
 fails = {{"once": 1, "twice": 2}}.get(payload.get("fails"), 0)
-# Only this process can hold the lock now, and the next one finds no trace of it.
+# The names are removed while this process still holds the locks.
 for lock in (own, alone):
     if lock is not None:
         os.ftruncate(lock, 0)
 note("end")
 if payload.get("fails") == "for good":
-    answer = {{"status": "error", "error": "never", "retry": False}}
+    response = {{"status": "error", "error": "never", "retry": False}}
 elif count <= fails:
-    answer = {{"status": "error", "error": "not yet"}}
+    response = {{"status": "error", "error": "not yet"}}
 else:
     event = {{"type": "worked", "payload": {{"seconds": payload.get("seconds", 0.01)}}}}
-    answer = {{"status": "ok", "result": "done", "events": [event] * payload.get("events", 1)}}
-json.dump(answer, sys.stdout)
+    response = {{"status": "ok", "result": "done", "events": [event] * payload.get("events", 1)}}
+json.dump(response, sys.stdout)
 """
 CONFIG = """\
 state: {{url: '{url}'}}
@@ -127,7 +127,7 @@ pipelines:
 
 
 @dataclass(slots=True)
-class Life:
+class DaemonProcess:
     """One process of a daemon."""
 
     process: Process
@@ -137,15 +137,15 @@ class Life:
     was_ready: bool = False
     #: Whether the test has killed it or asked it to end.
     was_ended: bool = False
-    #: From when to when it was stopped with SIGSTOP.
+    #: Begin and end of each time that it was stopped with SIGSTOP.
     stops: list[tuple[float, float]] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def read(self) -> None:
-        """Runs in a thread of its own until the daemon is gone."""
-        for raw in self.output:
+        """Read the log until the daemon has ended. Runs in a thread of its own."""
+        for text in self.output:
             with suppress(ValueError), self.changed:  # a killed daemon leaves half a line
-                line = json.loads(raw)
+                line = json.loads(text)
                 self.lines.append(line)
                 if line["signal"] == "api.listening":
                     self.port = int(line["address"].rpartition(":")[2])
@@ -156,86 +156,88 @@ class Life:
             self.port = None
             self.changed.notify_all()
 
-    def wait_a_moment(self, seconds: float = 1) -> None:
-        """Until something is new, or it is time to look at the process again."""
+    def wait_for_change(self, seconds: float = 1) -> None:
+        """Wait for a new line or the end of the daemon, for so many seconds at most."""
         with self.changed:
             self.changed.wait(timeout=seconds)
 
 
 class StormNode:
-    """A daemon that is started again whenever it has ended, by a service manager that is never tired."""
+    """A daemon that is started again whenever it has ended, as by a service manager."""
 
     def __init__(self, workspace: Workspace, proxy: CuttingProxy) -> None:
         self.name = workspace.directory.name
         self.workspace = workspace
         self.proxy = proxy
-        self.lives: list[Life] = []
+        self.daemons: list[DaemonProcess] = []
         self._threads: list[threading.Thread] = []
         self._stopped_at: float | None = None
 
     @property
-    def life(self) -> Life:
-        return self.lives[-1]
+    def daemon(self) -> DaemonProcess:
+        return self.daemons[-1]
 
     @property
     def port(self) -> int | None:
-        return self.lives[-1].port if self.lives else None
+        return self.daemons[-1].port if self.daemons else None
 
     def start(self) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"}
-        words = (DUCTILE, "system", "start", "--config", "demo")
-        life = Life(*start_with_output(words, directory=self.workspace.directory, environment=environment))
-        self.lives.append(life)
-        self._threads.append(threading.Thread(target=life.read, daemon=True))
+        command = (DUCTILE, "system", "start", "--config", "demo")
+        daemon = DaemonProcess(
+            *start_with_output(command, directory=self.workspace.directory, environment=environment)
+        )
+        self.daemons.append(daemon)
+        self._threads.append(threading.Thread(target=daemon.read, daemon=True))
         self._threads[-1].start()
 
     def end(self, by: int) -> None:
-        self.life.was_ended = True
-        self.life.process.send_signal(by)
+        self.daemon.was_ended = True
+        self.daemon.process.send_signal(by)
 
     def stop(self) -> None:
         self._stopped_at = time.monotonic()
-        self.life.process.send_signal(signal.SIGSTOP)
+        self.daemon.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         assert self._stopped_at is not None
-        self.life.process.send_signal(signal.SIGCONT)
-        self.life.stops.append((self._stopped_at, time.monotonic()))
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.daemon.stops.append((self._stopped_at, time.monotonic()))
 
-    def mend_network(self) -> None:
+    def restore_network(self) -> None:
         self.proxy.is_down = False
         self.proxy.flows.set()
 
     def start_again(self) -> None:
-        """As a service manager does with a daemon that takes too long to end."""
-        self.life.process.kill()
+        """Kill and start the daemon, as a service manager does if it takes too long to end."""
+        self.daemon.process.kill()
         self.start()
 
     def has_ended(self) -> bool:
-        return self.life.process.poll() is not None
+        return self.daemon.process.poll() is not None
 
     def wait_until_ready(self) -> None:
-        """Start it as often as that takes: the server may be away when it starts."""
+        """Start the daemon until it is ready: the server may be away when it starts."""
         deadline = time.monotonic() + 3 * PATIENCE
-        while not (self.life.was_ready and self.life.port is not None):
-            self.life.wait_a_moment()
+        while not (self.daemon.was_ready and self.daemon.port is not None):
+            self.daemon.wait_for_change()
             if self.has_ended():
                 self.start()
-            assert time.monotonic() < deadline, (self.name, self.life.lines[-20:])
+            assert time.monotonic() < deadline, (self.name, self.daemon.lines[-20:])
 
     def wait_until_ended(self) -> int:
-        status = self.life.process.wait(3 * PATIENCE)
+        status = self.daemon.process.wait(3 * PATIENCE)
         self._threads[-1].join(PATIENCE)
         return status
 
     def close(self) -> None:
-        for life in self.lives:
-            life.process.kill()
-            life.process.wait()
+        for daemon in self.daemons:
+            daemon.process.kill()
+            daemon.process.wait()
         end_plugins_of(str(self.home))
-        for thread, life in zip(self._threads, self.lives, strict=True):
+        for thread, daemon in zip(self._threads, self.daemons, strict=True):
             thread.join(PATIENCE)
-            life.output.close()
+            daemon.output.close()
         self.proxy.close()
 
     @property
@@ -244,7 +246,7 @@ class StormNode:
 
 
 @dataclass(frozen=True)
-class StormGround:
+class StormCluster:
     directory: Path
     server: OwnServer
     nodes: Sequence[StormNode]
@@ -255,26 +257,28 @@ class StormGround:
         return self.directory / "notes"
 
     def executions(self) -> list[dict[str, Any]]:
-        """Return what the plugins have appended, in order."""
+        """Return the lines of the plugins' record."""
         record = self.notes / "executions"
         return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
     def keep_logs(self) -> None:
-        """Write the log of each node beside its configuration, for a reader of a failure."""
+        """Write the log of each node to a file, for the analysis of a failure."""
         for node in self.nodes:
             with (self.directory / f"{node.name}.log").open("w") as log:
-                for life in node.lives:
-                    log.writelines(json.dumps(line) + "\n" for line in list(life.lines))
+                for daemon in node.daemons:
+                    log.writelines(json.dumps(line) + "\n" for line in list(daemon.lines))
 
-    def life_of(self, owner: str) -> Life:
+    def daemon_of(self, owner: str) -> DaemonProcess:
         """Return the daemon with this identity."""
         pid = int(owner.rsplit(":", 2)[1])
-        return next(life for node in self.nodes for life in reversed(node.lives) if life.process.pid == pid)
+        return next(
+            daemon for node in self.nodes for daemon in reversed(node.daemons) if daemon.process.pid == pid
+        )
 
 
 @contextmanager
-def a_storm_ground(directory: Path) -> Iterator[StormGround]:
-    """Three nodes that are ready."""
+def a_storm_cluster(directory: Path) -> Iterator[StormCluster]:
+    """Start three nodes, and wait until they are ready."""
     with ExitStack() as stack:
         short = scratch_root() / f"ductile-pg-{blake2s(str(directory).encode(), digest_size=6).hexdigest()}"
         server = stack.enter_context(own_server(short))
@@ -291,7 +295,7 @@ def a_storm_ground(directory: Path) -> Iterator[StormGround]:
             node.start()
         for node in nodes:
             node.wait_until_ready()
-        yield StormGround(directory=directory, server=server, nodes=nodes, receiver=receiver)
+        yield StormCluster(directory=directory, server=server, nodes=nodes, receiver=receiver)
 
 
 def _a_workspace(directory: Path, name: str, url: str) -> Workspace:

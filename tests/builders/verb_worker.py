@@ -13,7 +13,7 @@ from typing import Self
 
 from builders.jobs import FIRST_ID, Clock, some_rng
 from builders.postgres import store_url
-from builders.verbs import VERBS, Scene
+from builders.verbs import VERBS, PopulatedStore
 from ductile.errors import StoreError
 from ductile.store.postgres.store import open_postgres_store
 
@@ -38,17 +38,17 @@ class OtherProcess:
         with self._process:  # closes its pipes and waits for its end
             pass
 
-    def prepare(self, directory: Path, scene: Scene, verb: str) -> None:
-        """Have it open the store of this directory, for a verb that is aimed at the jobs of the scene."""
-        jobs = (scene.running, scene.queued, scene.ended)
-        message = pickle.dumps((store_url(directory), scene.clock.now, jobs, verb))
+    def prepare(self, directory: Path, populated: PopulatedStore, verb: str) -> None:
+        """Open the store of this directory in the other process, for a verb on these jobs."""
+        jobs = (populated.running, populated.queued, populated.ended)
+        message = pickle.dumps((store_url(directory), populated.clock.now, jobs, verb))
         assert self._ask(base64.b64encode(message).decode()) == _READY
 
     def run(self) -> None:
-        """Run the verb to its end. Raises `StoreError` if it did."""
-        answer = self._ask("go")
-        if answer != _DONE:
-            raise StoreError(answer)
+        """Run the verb to its end. Raises `StoreError` if the verb raised it."""
+        response = self._ask("go")
+        if response != _DONE:
+            raise StoreError(response)
 
     def _ask(self, line: str) -> str:
         assert self._process.stdin is not None
@@ -70,7 +70,9 @@ async def _serve(message: str) -> str:
     try:
         _answer(_READY)
         sys.stdin.readline()
-        await VERBS[verb](Scene(store=store, clock=clock, running=running, queued=queued, ended=ended))
+        await VERBS[verb](
+            PopulatedStore(store=store, clock=clock, running=running, queued=queued, ended=ended)
+        )
     except StoreError as error:
         return repr(error).replace("\n", " ")
     finally:
@@ -79,5 +81,5 @@ async def _serve(message: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in iter(sys.stdin.readline, ""):
-        _answer(asyncio.run(_serve(each)))
+    for line in iter(sys.stdin.readline, ""):
+        _answer(asyncio.run(_serve(line)))

@@ -1,4 +1,4 @@
-"""Every kind of verb of a store, aimed at the same jobs of each kind, so that any two can meet."""
+"""Every kind of verb of a store, applied to the same jobs, so that any two can conflict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok, some_policy, timed_out
-from builders.pipelines import begin_run, run_out, split, steps_policy, uses
+from builders.pipelines import begin_run, run_until_idle, split, steps_policy, uses
 from builders.stores import LEASE, StoreFactory, accept, claim_all, settle, submit
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Job, JobReason, Outcome, Requeued, StateSubscription, SubmittedBy
@@ -24,15 +24,15 @@ from ductile.store.port import Store
 POLICY = some_policy(
     a_route(), a_route(to="source"), facts={"facts": (FactRule(command="poll", fact_type="seen"),)}
 )
-#: A pipeline whose steps are all of a run: a split with a join, and one more.
+#: A pipeline with a split, its join and a last step.
 FLOW = steps_policy(split("s", uses("x"), uses("y", plugin="q")), uses("after"))
 CALLBACK = StateSubscription(url="http://receiver.invalid/")
 ENTRY = ScheduleEntry(plugin="p", schedule_id="s", fingerprint="f", next_at=START, nominal_at=START)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """A store in which every kind of job is there, and time in which everything is due."""
+class PopulatedStore:
+    """A store with every kind of job, at a time when everything is due."""
 
     store: Store
     clock: Clock
@@ -41,7 +41,7 @@ class Scene:
     ended: list[str]
 
 
-async def a_scene(factory: StoreFactory) -> Scene:
+async def a_populated_store(factory: StoreFactory) -> PopulatedStore:
     store, clock = await factory.open(), factory.clock
     await store.put_schedules([ENTRY])
     for key, outcome in (
@@ -56,8 +56,8 @@ async def a_scene(factory: StoreFactory) -> Scene:
         await settle(store, claim.job, outcome)
     ended = [job.id for job in (await store.list_jobs(JobFilter(), limit=9)).rows]
     failed_run = await begin_run(store, FLOW, dedupe_key="key:run", callback=CALLBACK)
-    await run_out(store, FLOW, {"s/x": failed(permanent=True)})
-    lost = [
+    await run_until_idle(store, FLOW, {"s/x": failed(permanent=True)})
+    recovered = [
         await accept(store, a_new_job(submitted_by=SubmittedBy.SCHEDULER, dedupe_key=key))
         for key in ("key:b", None)
     ]
@@ -75,118 +75,120 @@ async def a_scene(factory: StoreFactory) -> Scene:
         await accept(store, a_new_job("echo", dedupe_key="key:c")),
         await accept(store, a_new_job(after_job_id=running[0].id, callback=CALLBACK)),
         await accept(store, a_new_job("other")),
-        *lost,
+        *recovered,
         await begin_run(store, FLOW),
         *runs,
     ]
     ended += [failed_run, cancelled_run]
     clock.advance(minutes=5)
-    return Scene(store=store, clock=clock, running=running, queued=queued, ended=ended)
+    return PopulatedStore(store=store, clock=clock, running=running, queued=queued, ended=ended)
 
 
-async def settle_all(scene: Scene, outcome: Outcome) -> None:
-    for job in scene.running:
-        await scene.store.settle(job, outcome, POLICY)
+async def settle_all(populated: PopulatedStore, outcome: Outcome) -> None:
+    for job in populated.running:
+        await populated.store.settle(job, outcome, POLICY)
 
 
-async def cancel_all(scene: Scene) -> None:
-    for job_id in (*scene.queued, *(job.id for job in scene.running)):
-        await scene.store.cancel(job_id, POLICY)
+async def cancel_all(populated: PopulatedStore) -> None:
+    for job_id in (*populated.queued, *(job.id for job in populated.running)):
+        await populated.store.cancel(job_id, POLICY)
 
 
-async def retry_all(scene: Scene) -> None:
-    for job_id in (*scene.ended, *scene.queued):
-        await scene.store.retry(job_id, some_policy())
+async def retry_all(populated: PopulatedStore) -> None:
+    for job_id in (*populated.ended, *populated.queued):
+        await populated.store.retry(job_id, some_policy())
 
 
-async def enqueue_some(scene: Scene) -> None:
+async def enqueue_some(populated: PopulatedStore) -> None:
     for key in ("key:a", "key:b", "key:c", "key:done", None):
-        await submit(scene.store, a_new_job("source", dedupe_key=key))
-    await submit(scene.store, a_new_job("echo", dedupe_key="key:c", dedupe_ttl=60.0, callback=CALLBACK))
+        await submit(populated.store, a_new_job("source", dedupe_key=key))
+    await submit(populated.store, a_new_job("echo", dedupe_key="key:c", dedupe_ttl=60.0, callback=CALLBACK))
 
 
-async def fire(scene: Scene) -> None:
+async def fire(populated: PopulatedStore) -> None:
     job = a_new_job("p", "poll", submitted_by=SubmittedBy.SCHEDULER)
-    ran = Occurrence(
+    occurrence = Occurrence(
         plugin="p", schedule_id="s", nominal_at=START, outcome=OccurrenceOutcome.RAN, job_id=job.id
     )
-    await scene.store.fire(Firing(entry=ENTRY, occurrences=(ran,), job=job, probe=True))
+    await populated.store.fire(Firing(entry=ENTRY, occurrences=(occurrence,), job=job, probe=True))
 
 
-async def deliver(scene: Scene) -> None:
-    later = scene.clock.now + timedelta(minutes=1)
-    taken = await scene.store.claim_deliveries(DeliveryCapacity(total=3, per_receiver=3), retry_at=later)
-    for delivery in taken.deliveries:
-        await scene.store.report_delivery(
+async def deliver(populated: PopulatedStore) -> None:
+    later = populated.clock.now + timedelta(minutes=1)
+    claimed = await populated.store.claim_deliveries(DeliveryCapacity(total=3, per_receiver=3), retry_at=later)
+    for delivery in claimed.deliveries:
+        await populated.store.report_delivery(
             DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(http_status=200))
         )
-        await scene.store.resend(delivery.id)
+        await populated.store.resend(delivery.id)
 
 
-async def look(scene: Scene) -> None:
-    for job_id in scene.queued:
-        await scene.store.get_job(job_id)
-        await scene.store.job_tree(job_id, limit=100)
-    await scene.store.list_log(LogFilter(query="ok"), limit=50)
-    await scene.store.queue_counts()
+async def read_all(populated: PopulatedStore) -> None:
+    for job_id in populated.queued:
+        await populated.store.get_job(job_id)
+        await populated.store.job_tree(job_id, limit=100)
+    await populated.store.list_log(LogFilter(query="ok"), limit=50)
+    await populated.store.queue_counts()
 
 
-async def claim(scene: Scene) -> None:
+async def claim(populated: PopulatedStore) -> None:
     for _ in range(3):
-        await scene.store.claim(owner="me", caps=Caps(workers=20, plugins={"echo": 2}), limit=2, lease=LEASE)
+        await populated.store.claim(
+            owner="me", caps=Caps(workers=20, plugins={"echo": 2}), limit=2, lease=LEASE
+        )
 
 
-async def claim_by_id(scene: Scene) -> None:
-    await scene.store.claim_by_id([*scene.queued, *scene.ended], owner="cli", lease=LEASE)
+async def claim_by_id(populated: PopulatedStore) -> None:
+    await populated.store.claim_by_id([*populated.queued, *populated.ended], owner="cli", lease=LEASE)
 
 
-async def begin_init(scene: Scene) -> None:
+async def begin_init(populated: PopulatedStore) -> None:
     for _ in range(2):
         job = a_new_job("p", "init", submitted_by=SubmittedBy.CORE, max_attempts=1)
-        await scene.store.begin_init(InitKey(plugin="p", fingerprint="f", config_hash="c"), job)
+        await populated.store.begin_init(InitKey(plugin="p", fingerprint="f", config_hash="c"), job)
 
 
-async def mark_working(scene: Scene) -> None:
-    for job in scene.running:
-        await scene.store.mark_working(job.id, job.execution)
+async def mark_working(populated: PopulatedStore) -> None:
+    for job in populated.running:
+        await populated.store.mark_working(job.id, job.execution)
 
 
-async def recover(scene: Scene) -> None:
-    await scene.store.recover(POLICY)
+async def recover(populated: PopulatedStore) -> None:
+    await populated.store.recover(POLICY)
 
 
-async def end_queued(scene: Scene) -> None:
-    await scene.store.end_queued(JobReason.PLUGIN_REMOVED, POLICY, plugins=["source", "echo"])
+async def end_queued(populated: PopulatedStore) -> None:
+    await populated.store.end_queued(JobReason.PLUGIN_REMOVED, POLICY, plugins=["source", "echo"])
 
 
-async def release(scene: Scene) -> None:
-    await scene.store.release_due()
-    await scene.store.shorten_waits()
+async def release(populated: PopulatedStore) -> None:
+    await populated.store.release_due()
+    await populated.store.shorten_waits()
 
 
-async def maintain(scene: Scene) -> None:
-    await scene.store.index_log()
-    await scene.store.reset_breaker("echo")
-    await scene.store.record_config("h", ConfigOrigin.RELOAD, {})
-    await scene.store.put_schedules([ENTRY])
-    await scene.store.pause_schedule("p", "s", paused=True)
+async def maintain(populated: PopulatedStore) -> None:
+    await populated.store.index_log()
+    await populated.store.reset_breaker("echo")
+    await populated.store.record_config("h", ConfigOrigin.RELOAD, {})
+    await populated.store.put_schedules([ENTRY])
+    await populated.store.pause_schedule("p", "s", paused=True)
 
 
-async def prune(scene: Scene) -> None:
-    await scene.store.prune(Retention(succeeded_jobs=timedelta(0), deliveries=timedelta(days=1)))
+async def prune(populated: PopulatedStore) -> None:
+    await populated.store.prune(Retention(succeeded_jobs=timedelta(0), deliveries=timedelta(days=1)))
 
 
-Verb = Callable[[Scene], Awaitable[None]]
+Verb = Callable[[PopulatedStore], Awaitable[None]]
 
 VERBS: dict[str, Verb] = {
     "enqueue": enqueue_some,
     "claim": claim,
-    "claim_these": claim_by_id,
+    "claim_by_id": claim_by_id,
     "begin_init": begin_init,
-    "note_working": mark_working,
-    "complete": lambda scene: settle_all(scene, ok(emitted(key="k"), state={"x": 1})),
-    "fail": lambda scene: settle_all(scene, failed()),
-    "interrupt": lambda scene: settle_all(scene, Requeued()),
+    "mark_working": mark_working,
+    "complete": lambda populated: settle_all(populated, ok(emitted(key="k"), state={"x": 1})),
+    "fail": lambda populated: settle_all(populated, failed()),
+    "interrupt": lambda populated: settle_all(populated, Requeued()),
     "cancel": cancel_all,
     "retry": retry_all,
     "release": release,
@@ -196,5 +198,5 @@ VERBS: dict[str, Verb] = {
     "deliver": deliver,
     "maintain": maintain,
     "prune": prune,
-    "look": look,
+    "read_all": read_all,
 }

@@ -1,4 +1,4 @@
-"""Random pipelines, written as settings. Their plugins are `steady` and `weak`, the run begins with `n`."""
+"""Random pipelines as settings. Their plugins are `steady` and `weak`; the payload of the run has `n`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 EVENT_TYPES = ("a", "b")
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a directory of its own is made there
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - tests create a directory of their own in it
 
 CONDITIONS: tuple[dict[str, Any], ...] = (
     {"path": "payload.n", "op": "lt", "value": 4},
@@ -89,6 +89,6 @@ def written_pipelines(draw: st.DrawFn) -> list[dict[str, Any]]:
     if draw(st.booleans()):
         inner["if"] = draw(st.sampled_from(CONDITIONS))
     outer = {"name": "flow", "on": "go", "steps": draw(written_steps(3, ("inner",), []))}
-    # Started by nothing here: `kept` may be in the context of every pipeline by it.
+    # No event starts this pipeline. Because it claims `kept`, all pipelines may refer to it.
     claims = {"uses": "steady", "baggage": {"kept": "payload.n"}}
     return [inner, outer, {"name": "keeper", "steps": [claims, {"call": "inner"}]}]

@@ -99,7 +99,7 @@ def test_a_lost_delivery_is_sent_again(tab: Tab, api: Api) -> None:
         tab.open("/ui/webhooks?status=dropped")
         tab.page.get_by_role("button", name="Resend done to").click()
         api.daemon.wait_for("delivery.delivered", lambda line: line["job_id"] == job)
-    assert len(receiver.asked) == 2
+    assert len(receiver.requests) == 2
 
 
 def test_many_jobs_are_retried_after_their_number_was_shown(tab: Tab, api: Api) -> None:

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from builders.described import assert_holds
-from builders.metrics import described
+from builders.described import assert_matches
+from builders.metrics import descriptions_of
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import schema_ref, schemas
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
@@ -58,7 +58,7 @@ def test_the_examples_of_answers_are_such_answers() -> None:
     examples = re.findall(r"<!-- shape: (\w+) -->\n```json\n(.*?)\n```", HTTP, re.DOTALL)
     assert [shape for shape, _ in examples] == ["Finished", "StillRunning"]
     for shape, example in examples:
-        assert_holds({"schemas": dict(schemas())}, schema_ref(shape), json.loads(example))
+        assert_matches({"schemas": dict(schemas())}, schema_ref(shape), json.loads(example))
 
 
 def test_the_fields_of_both_answers_are_explained() -> None:
@@ -74,7 +74,7 @@ def test_every_metric_reads_as_in_the_code() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \| (.+) \|$", METRICS_PAGE, re.MULTILINE)
     assert rows == [
         (name, kind, ", ".join(labels) or "none", text)
-        for name, kind, labels, text in described(Metrics(lambda: 0.0))
+        for name, kind, labels, text in descriptions_of(Metrics(lambda: 0.0))
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.conditions import judged
+from builders.conditions import evaluate
 from builders.configs import a_config, loaded
 from builders.plugins import a_plugin
 from ductile.config.schema.fields import Section
@@ -122,7 +122,7 @@ def test_there_are_templates_in_the_table() -> None:
 
 def test_the_documented_sentence_is_the_message() -> None:
     condition = PathComparison(path="payload.total", op=Operator.GTE, value=100)
-    assert explain_condition(judged(condition, EvalContext(payload={"total": 35}))) in PAGE
+    assert explain_condition(evaluate(condition, EvalContext(payload={"total": 35}))) in PAGE
 
 
 def test_the_limits_are_the_program_s() -> None:

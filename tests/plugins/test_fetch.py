@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from builders.services import Asked, Reply, a_service
+from builders.services import Reply, ServiceRequest, a_service
 from builders.shipped import ask
 
 JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
-def always(reply: Reply) -> Callable[[Asked], Reply]:
+def always(reply: Reply) -> Callable[[ServiceRequest], Reply]:
     return lambda _: reply
 
 
-def versioned(asked: Asked) -> Reply:
+def versioned(asked: ServiceRequest) -> Reply:
     """A page that knows its version."""
     if asked.headers.get("if-none-match") == '"v1"':
         return Reply(status=304)
@@ -32,7 +32,7 @@ def test_poll_tells_of_a_change_once_and_asks_conditionally() -> None:
     assert first.event_types == ["fetch.changed"]
     assert first.events[0]["payload"]["body"] == "one"
     assert (again.answer["result"], again.events) == ("not modified", [])
-    assert service.asked[1].headers["if-modified-since"] == "Mon, 01 Jan 2024 00:00:00 GMT"
+    assert service.requests[1].headers["if-modified-since"] == "Mon, 01 Jan 2024 00:00:00 GMT"
 
 
 def test_poll_compares_the_content_where_the_server_has_no_validator() -> None:
@@ -51,7 +51,7 @@ def test_state_of_one_address_is_not_used_for_another() -> None:
     with a_service(versioned) as service:
         first = ask("fetch", "poll", config={"url": service.url})
         ask("fetch", "poll", config={"url": service.url + "/other"}, state=first.state)
-    assert "if-none-match" not in service.asked[1].headers
+    assert "if-none-match" not in service.requests[1].headers
 
 
 def test_handle_sends_what_the_payload_says() -> None:
@@ -62,7 +62,7 @@ def test_handle_sends_what_the_payload_says() -> None:
     assert said.answer["result"]["status"] == 201
     assert said.answer["result"]["json"] == {"big": 2**53 + 1}
     assert said.event_types == ["fetch.done"]
-    (asked,) = service.asked
+    (asked,) = service.requests
     assert (asked.method, asked.path, json.loads(asked.body)) == ("PUT", "/a?b=c", {"n": 1})
     assert asked.headers["x-a"] == "1"
     assert asked.headers["content-type"] == "application/json"
@@ -134,14 +134,14 @@ def test_only_allowed_hosts_are_contacted_also_after_a_redirect() -> None:
         redirected = ask("fetch", "handle", config=config, payload={"url": local})
     assert refused.failed_for_good("allow_hosts")
     assert redirected.failed_for_good("allow_hosts")
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_configured_headers_go_to_the_configured_place_only() -> None:
     """A payload cannot have a token sent to a place of its choice, nor can a redirect."""
     with a_service(always(Reply())) as other:
 
-        def elsewhere(asked: Asked) -> Reply:
+        def elsewhere(asked: ServiceRequest) -> Reply:
             away = {"Location": other.url + "/after"}
             return Reply(status=302, headers=away) if asked.path == "/away" else Reply()
 
@@ -151,16 +151,16 @@ def test_configured_headers_go_to_the_configured_place_only() -> None:
             ask("fetch", "handle", config=config, payload={"url": other.url + "/direct"})
             payload = {"url": home.url + "/away", "headers": {"X-Mine": "canary"}}
             assert ask("fetch", "handle", config=config, payload=payload).kind == "ok"
-    assert home.asked[0].headers["authorization"] == "Bearer canary"
-    assert [asked.path for asked in other.asked] == ["/direct", "/after"]
-    assert not any("canary" in str(asked.headers) for asked in other.asked)
+    assert home.requests[0].headers["authorization"] == "Bearer canary"
+    assert [asked.path for asked in other.requests] == ["/direct", "/after"]
+    assert not any("canary" in str(asked.headers) for asked in other.requests)
 
 
 def test_redirects_end() -> None:
     with a_service(always(Reply(status=301, headers={"Location": "/again"}))) as service:
         said = ask("fetch", "handle", config={"max_redirects": 2}, payload={"url": service.url})
     assert said.failed_for_good("more than 2 redirects")
-    assert len(service.asked) == 3
+    assert len(service.requests) == 3
 
 
 def test_a_redirect_of_something_that_is_sent_is_not_followed() -> None:
@@ -168,7 +168,7 @@ def test_a_redirect_of_something_that_is_sent_is_not_followed() -> None:
     with a_service(always(Reply(status=307, headers={"Location": "/again"}))) as service:
         said = ask("fetch", "handle", payload={"url": service.url, "body": "x"})
     assert said.failed_for_good("answers 307")
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 from fakes.garmin import ACTIVITIES, DISPLAY_NAME, Activity, FakeGarmin, GarminDay, with_example_days
 from fakes.service import Call, Reply
 
@@ -38,7 +38,7 @@ class Watch:
             "history_days": 5,
         }
 
-    def ask(self, command: str, payload: dict[str, Any] | None = None, *, keep: bool = True) -> Said:
+    def ask(self, command: str, payload: dict[str, Any] | None = None, *, keep: bool = True) -> PluginResult:
         said = ask(
             "garmin",
             command,
@@ -63,7 +63,7 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
         yield Watch(garmin, tmp_path / "data")
 
 
-def days_of(said: Said) -> list[str]:
+def days_of(said: PluginResult) -> list[str]:
     return [event["payload"]["day"] for event in said.events]
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 
 PULL = {
     "action": "opened",
@@ -19,7 +19,7 @@ PULL = {
 PUSH = {"ref": "refs/heads/main", "compare": "https://github.com/o/r/compare/a...b", "commits": []}
 
 
-def deliver(event: str | None, payload: dict[str, Any], **config: Any) -> Said:
+def deliver(event: str | None, payload: dict[str, Any], **config: Any) -> PluginResult:
     headers = {} if event is None else {"x-github-event": event, "x-github-delivery": "d1"}
     return ask("github", "handle", config=config, payload=payload, event={"headers": headers})
 

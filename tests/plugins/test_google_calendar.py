@@ -17,7 +17,7 @@ from ductile_http import call
 from ductile_sdk import Request
 
 from builders.rsa import KEY
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 from fakes.google_calendar import FakeGoogleCalendar, failed
 from fakes.service import Reply
 
@@ -31,7 +31,7 @@ class Calendar:
     state: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
 
-    def ask(self, command: str, payload: dict[str, Any] | None = None, **config: Any) -> Said:
+    def ask(self, command: str, payload: dict[str, Any] | None = None, **config: Any) -> PluginResult:
         """One job. Its state is applied as Ductile does it: a fact replaces it, else it is merged."""
         said = ask(
             "google_calendar",

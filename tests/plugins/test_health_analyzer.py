@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 
 SUNDAY = date(2026, 2, 8)
 
@@ -17,7 +17,9 @@ def emitted(at: int) -> dict[str, Any]:
     return {"source": "watch", "timestamp": datetime(2026, 2, 9, tzinfo=UTC) + timedelta(seconds=at)}
 
 
-def handle(measures: list[Any], state: dict[str, Any] | None = None, at: int = 0, **config: Any) -> Said:
+def handle(
+    measures: list[Any], state: dict[str, Any] | None = None, at: int = 0, **config: Any
+) -> PluginResult:
     event = emitted(at)
     return ask(
         "health_analyzer", "handle", payload={"measures": measures}, state=state, config=config, event=event

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.conditions import comparisons, json_objects, judged
-from builders.shipped import Said, ask, ask_raw
+from builders.conditions import comparisons, evaluate, json_objects
+from builders.shipped import PluginResult, ask, ask_raw
 from ductile.core.expressions.conditions import PathComparison
 from ductile.core.expressions.operators import Operator
 from ductile.core.expressions.paths import EvalContext
@@ -27,7 +27,7 @@ PAYLOAD = {
 }
 
 
-def sort(*rules: dict[str, Any], otherwise: str | None = None) -> Said:
+def sort(*rules: dict[str, Any], otherwise: str | None = None) -> PluginResult:
     config = {"rules": list(rules), **({} if otherwise is None else {"else": otherwise})}
     return ask("if", "handle", config=config, payload=PAYLOAD)
 
@@ -122,7 +122,7 @@ def test_it_judges_as_the_core_does(
     """The same condition means the same in a rule and in a step's `if`."""
     scope = EvalContext(payload=payload, context=context)
     rules: list[JsonObject] = [
-        {"when": when if not judged(comparison, scope).is_true else {"not": when}, "emit": json.dumps(when)}
+        {"when": when if not evaluate(comparison, scope).is_true else {"not": when}, "emit": json.dumps(when)}
         for comparison in asked
         if usable(comparison)
         for when in [{"path": comparison.path, "op": comparison.op.value, "value": comparison.value}]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builders.mail import PASSWORD, USER, Mailbox, a_certificate, listening
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 
 
 def a_message(subject: str, text: str = "Hello", **headers: str) -> EmailMessage:
@@ -41,7 +41,7 @@ class Reader:
     config: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
 
-    def poll(self, *, stored: bool = True, **config: Any) -> Said:
+    def poll(self, *, stored: bool = True, **config: Any) -> PluginResult:
         """With `stored=False` the answer is lost, as if the daemon had died."""
         imap = {
             "host": "127.0.0.1",

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from builders.mail import PASSWORD, USER, PostOffice, a_certificate, listening
-from builders.shipped import Said, ask
+from builders.mail import PASSWORD, USER, SmtpServer, a_certificate, listening
+from builders.shipped import PluginResult, ask
 
 HELLO = {"to": "ada@example.org", "subject": "Hi", "text": "Hello"}
 
 
 @dataclass
 class Sender:
-    office: PostOffice
+    office: SmtpServer
     port: int
     state: dict[str, Any] = field(default_factory=dict)
 
-    def send(self, payload: dict[str, Any], **config: Any) -> Said:
+    def send(self, payload: dict[str, Any], **config: Any) -> PluginResult:
         smtp = {
             "host": "127.0.0.1",
             "port": self.port,
@@ -41,14 +41,14 @@ class Sender:
         return said
 
     def message(self, index: int = -1) -> EmailMessage:
-        parsed = email.message_from_bytes(self.office.taken[index][2], policy=policy.default)
+        parsed = email.message_from_bytes(self.office.received[index][2], policy=policy.default)
         assert isinstance(parsed, EmailMessage)
         return parsed
 
 
 @pytest.fixture
 def sender() -> Iterator[Sender]:
-    office = PostOffice()
+    office = SmtpServer()
     with listening(office.serve) as port:
         yield Sender(office, port)
 
@@ -67,7 +67,7 @@ def test_a_message_is_sent_with_text_html_and_attachments(sender: Sender, tmp_pa
     said = sender.send(payload, attachments_root=str(tmp_path))
     recipients = ["ada@example.org", "bob@example.org", "eve@example.org"]
     assert said.answer["result"]["accepted"] == recipients
-    assert sender.office.taken[0][:2] == ("bot@example.org", recipients)
+    assert sender.office.received[0][:2] == ("bot@example.org", recipients)
     message = sender.message()
     assert (message["From"], message["Subject"]) == ("Ductile <bot@example.org>", "caf\xe9")
     assert message["Message-ID"] == said.answer["result"]["message_id"]
@@ -92,7 +92,7 @@ def test_the_same_id_is_not_sent_twice(sender: Sender) -> None:
     assert first.answer["result"]["message_id"] == again.answer["result"]["message_id"]
     assert again.answer["result"]["sent_before"] is True
     assert other.answer["result"]["message_id"] != first.answer["result"]["message_id"]
-    assert len(sender.office.taken) == 2
+    assert len(sender.office.received) == 2
 
 
 EVIL = "x\r\nBcc: eve@example.org"
@@ -121,7 +121,7 @@ def test_headers_cannot_be_injected(sender: Sender, payload: dict[str, Any], tmp
     (tmp_path / "a").touch()
     said = sender.send({**HELLO, **payload}, attachments_root=str(tmp_path))
     assert said.failed_for_good("`")
-    assert sender.office.taken == []
+    assert sender.office.received == []
 
 
 def test_recipients_can_be_limited(sender: Sender) -> None:
@@ -139,7 +139,7 @@ def test_attachments_come_from_their_directory_only(sender: Sender, tmp_path: Pa
     (root / "link").symlink_to(tmp_path / "secret")
     assert sender.send({**HELLO, "attachments": [path]}, attachments_root=str(root)).failed_for_good(path)
     assert sender.send({**HELLO, "attachments": [path]}).failed_for_good("`attachments_root`")
-    assert sender.office.taken == []
+    assert sender.office.received == []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_events_of_other_plugins_can_be_sent(sender: Sender) -> None:
 
 def test_tls_is_used_and_health_logs_in(tmp_path: Path) -> None:
     context, certificate = a_certificate(tmp_path)
-    office = PostOffice()
+    office = SmtpServer()
     with listening(office.serve, context) as port:
         smtp = {"host": "localhost", "port": port, "user": USER, "password": PASSWORD}
         config = {"smtp": smtp, "from": "bot@example.org"}

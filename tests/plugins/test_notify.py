@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from builders.services import Reply, Service, a_service
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 
 #: What of apprise's interface is used: add and notify answer true or false.
 APPRISE = """\
@@ -46,7 +46,7 @@ class People:
 
     def tell(
         self, payload: dict[str, Any], *paths: str, event: dict[str, Any] | None = None, **config: Any
-    ) -> Said:
+    ) -> PluginResult:
         urls = [self.service.url + path for path in paths or ("/a",)]
         said = ask(
             "notify",
@@ -62,7 +62,7 @@ class People:
 
     @property
     def got(self) -> list[dict[str, Any]]:
-        return [json.loads(asked.body) for asked in self.service.asked]
+        return [json.loads(asked.body) for asked in self.service.requests]
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_invalid_addresses_are_reported(urls: Any) -> None:
     assert ask("notify", "health", config={"secret_urls": urls}).failed_for_good("`secret_urls`")
 
 
-def with_apprise(command: str, *urls: str) -> Said:
+def with_apprise(command: str, *urls: str) -> PluginResult:
     """With the package itself, which is installed where the tests run: `python3` is that interpreter then."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     config = {"secret_urls": list(urls)}
@@ -181,7 +181,7 @@ def test_apprise_sends_it_and_is_believed(people: People) -> None:
     assert said.answer["result"] == "sent to 1 of 2"
     assert said.answer["logs"] == [{"level": "error", "message": "secret_urls[1] did not take the message"}]
     assert said.state == {"sent": ["e1"]}
-    assert [asked.path for asked in people.service.asked] == ["/a", "/bad"]
+    assert [asked.path for asked in people.service.requests] == ["/a", "/bad"]
     for got in people.got:
         assert (got["message"], got["title"], got["type"]) == ("hi", "t", "warning")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders.models import LLAMA, an_ollama
-from builders.services import Asked, Reply, a_service
+from builders.services import Reply, ServiceRequest, a_service
 from builders.shipped import ask
 
 
@@ -29,7 +29,7 @@ def test_generate_returns_the_response_as_ollama_gives_it_without_streaming() ->
         "done_reason": "stop", "context": [1, 2, 3], "total_duration": 5, "load_duration": 1,
         "prompt_eval_count": 4, "prompt_eval_duration": 1, "eval_count": 3, "eval_duration": 2,
     }  # fmt: skip
-    (asked,) = service.asked
+    (asked,) = service.requests
     assert json.loads(asked.body) == {
         "model": LLAMA,
         "prompt": "Why?",
@@ -76,7 +76,7 @@ def test_handle_takes_a_prompt_or_messages_and_emits_the_text(
 ) -> None:
     with an_ollama() as service:
         said = ask("ollama", "handle", config={"base_url": service.url, "model": LLAMA}, payload=payload)
-    assert [asked.path for asked in service.asked] == [path]
+    assert [asked.path for asked in service.requests] == [path]
     assert said.events == [{"type": "ollama.done", "payload": {"text": text, "model": LLAMA}}]
 
 
@@ -87,7 +87,7 @@ def test_embeddings_and_the_list_of_models_are_passed_on() -> None:
         embedded = ask("ollama", "embed", config=config, payload={"input": ["a", "b"]})
         listed = ask("ollama", "models", config=config)
     assert embedded.answer["result"]["embeddings"] == [[0.5, 1.0], [0.5, 1.0]]
-    assert json.loads(service.asked[0].body) == {"model": LLAMA, "input": ["a", "b"], "keep_alive": "1m"}
+    assert json.loads(service.requests[0].body) == {"model": LLAMA, "input": ["a", "b"], "keep_alive": "1m"}
     assert [model["name"] for model in listed.answer["result"]["models"]] == [LLAMA]
 
 
@@ -163,7 +163,7 @@ def test_a_stream_that_stalls_ends_before_the_job_s_deadline() -> None:
     """The plugin says what happened instead of being killed, however slowly the server sends."""
     over = threading.Event()
 
-    def stalling(_: Asked) -> Reply:
+    def stalling(_: ServiceRequest) -> Reply:
         def parts() -> Iterator[bytes]:
             yield from ndjson({"response": "Beca", "done": False})
             over.wait(60)
@@ -182,7 +182,7 @@ def test_a_stream_that_stalls_ends_before_the_job_s_deadline() -> None:
 def test_a_key_is_sent_and_never_shown() -> None:
     """Not even when the server repeats it in its refusal."""
 
-    def refusing(asked: Asked) -> Reply:
+    def refusing(asked: ServiceRequest) -> Reply:
         return Reply(status=401, body=f'{{"error": "bad {asked.headers["authorization"]}"}}'.encode())
 
     with a_service(refusing) as service:

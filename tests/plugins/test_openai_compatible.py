@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from builders.services import Asked, Reply, Service, a_service
-from builders.shipped import Said, ask
+from builders.services import Reply, Service, ServiceRequest, a_service
+from builders.shipped import PluginResult, ask
 
 JSON = {"Content-Type": "application/json"}
 EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
@@ -59,8 +59,8 @@ def events(*parts: dict[str, Any], end: bool = True) -> list[bytes]:
 
 
 def call(
-    answer: Callable[[Asked], Reply], command: str = "chat", payload: Any = None, **config: Any
-) -> tuple[Said, Service]:
+    answer: Callable[[ServiceRequest], Reply], command: str = "chat", payload: Any = None, **config: Any
+) -> tuple[PluginResult, Service]:
     with a_service(answer) as service:
         settings = {"base_url": service.url + "/v1", "api_key": "canary", "model": "m", **config}
         said = ask("openai_compatible", command, config=settings, payload=payload or PROMPT)
@@ -82,7 +82,7 @@ def test_a_prompt_becomes_a_conversation_and_the_response_is_the_result() -> Non
         "usage": USAGE,
         "cost": None,
     }
-    (asked,) = service.asked
+    (asked,) = service.requests
     assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
     assert asked.headers["authorization"] == "Bearer canary"
     assert json.loads(asked.body) == {
@@ -114,7 +114,7 @@ def test_a_stream_is_joined_to_the_same_response() -> None:
             {"index": 1, "message": MESSAGE, "finish_reason": "stop"},
         ],
     }
-    assert json.loads(service.asked[0].body)["stream_options"] == {"include_usage": True}
+    assert json.loads(service.requests[0].body)["stream_options"] == {"include_usage": True}
 
 
 @pytest.mark.parametrize("cut", [True, False])
@@ -173,10 +173,10 @@ def test_vectors_older_completions_and_models() -> None:
     config = {"embed_model": "e", "prices": {"e": {"input": 1}}}
     embedded, service = call(lambda _: ok(data), "embed", {"input": ["a"], "dimensions": 1}, **config)
     assert embedded.answer["result"] == {**data, "cost": pytest.approx(2e-6)}
-    assert json.loads(service.asked[0].body) == {"model": "e", "input": ["a"], "dimensions": 1}
+    assert json.loads(service.requests[0].body) == {"model": "e", "input": ["a"], "dimensions": 1}
     text = {"object": "text_completion", "choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}
     completed, service = call(lambda _: ok(text), "complete", {"prompt": "a", "max_tokens": 1})
-    assert (completed.answer["result"], service.asked[0].path) == (text, "/v1/completions")
+    assert (completed.answer["result"], service.requests[0].path) == (text, "/v1/completions")
     listed, service = call(lambda _: ok({"object": "list", "data": [{"id": "m"}]}), "models")
     assert listed.answer["result"]["data"] == [{"id": "m"}]
 
@@ -188,7 +188,7 @@ def test_an_expired_or_revoked_key_is_permanent_and_not_shown(status: int) -> No
     said, service = call(lambda _: reply)
     assert said.failed_for_good("check `api_key`")
     assert "provided: ***." in said.answer["error"]
-    assert (said.exit_code, len(service.asked)) == (78, 1)
+    assert (said.exit_code, len(service.requests)) == (78, 1)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_refusal_is_tried_again_only_if_that_may_help(reply: Reply, retry: boo
     said, service = call(lambda _: reply)
     assert said.kind == "error"
     assert said.answer["retry"] is retry
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def after(value: str, date: str | None = None) -> dict[str, str]:
@@ -228,20 +228,20 @@ def test_a_short_wait_that_the_server_asks_for_is_kept_within_the_job(headers: d
     replies = iter([refused(429, headers, message="slow down"), refused(503, headers, message="busy")])
     said, service = call(lambda _: next(replies, ok(COMPLETION)))
     assert said.answer["result"] == COMPLETION
-    assert len(service.asked) == 3
+    assert len(service.requests) == 3
     assert said.stderr.count("as the server asks") == 2
 
 
 def test_a_long_wait_is_left_to_the_job_s_retries() -> None:
     said, service = call(lambda _: refused(429, after("3600"), message="slow down"))
     assert said.may_be_tried_again("to be tried again in 3600 s")
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_a_server_that_never_stops_asking_to_wait_is_given_up() -> None:
     said, service = call(lambda _: refused(429, after("0"), message="slow down"))
     assert said.may_be_tried_again("slow down")
-    assert len(service.asked) == 3
+    assert len(service.requests) == 3
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from builders.feeds import ATOM, JSON_FEED, RDF, RSS, parse_date, rss_of
-from builders.services import Asked, Reply, a_service
-from builders.shipped import Said, ask
+from builders.services import Reply, ServiceRequest, a_service
+from builders.shipped import PluginResult, ask
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Follower:
     config: dict[str, Any]
     state: dict[str, Any] = field(default_factory=dict)
 
-    def poll(self, seconds: float = 60) -> Said:
+    def poll(self, seconds: float = 60) -> PluginResult:
         said = ask("rss", "poll", config=self.config, state=self.state, seconds=seconds)
         if said.kind == "ok":
             self.state |= said.state
@@ -41,7 +41,7 @@ def serving(pages: Mapping[str, Reply]) -> Any:
     return a_service(lambda asked: pages.get(asked.path, Reply(status=404, body=b"gone")))
 
 
-def one(document: bytes, content_type: str = "application/xml") -> Said:
+def one(document: bytes, content_type: str = "application/xml") -> PluginResult:
     with serving({"/f": Reply(body=document, headers={"Content-Type": content_type})}) as service:
         return ask("rss", "poll", config={"feeds": [service.url + "/f"], "initial": True})
 
@@ -70,7 +70,7 @@ def test_an_entry_is_emitted_once_and_validators_are_sent_back() -> None:
     documents = {"v1": rss_of("a"), "v2": rss_of("b", "a"), "v3": rss_of("c", "b")}
     current = "v1"
 
-    def feed(asked: Asked) -> Reply:
+    def feed(asked: ServiceRequest) -> Reply:
         if asked.headers.get("if-none-match") == current:
             return Reply(status=304)
         return Reply(
@@ -84,7 +84,7 @@ def test_an_entry_is_emitted_once_and_validators_are_sent_back() -> None:
             current = version
             seen += [follower.titles()]
     assert seen == [[], [], ["b"], [], ["c"], []]
-    assert service.asked[1].headers["if-modified-since"] == "yesterday"
+    assert service.requests[1].headers["if-modified-since"] == "yesterday"
 
 
 def test_a_broken_feed_does_not_stop_the_others_and_is_reported_once() -> None:
@@ -121,7 +121,7 @@ def test_a_server_that_asks_to_wait_is_left_alone() -> None:
         follower = Follower({"feeds": [service.url + "/busy", service.url + "/good"]})
         follower.poll()
         second = follower.poll()
-    assert [asked.path for asked in service.asked] == ["/busy", "/good", "/good"]
+    assert [asked.path for asked in service.requests] == ["/busy", "/good", "/good"]
     assert second.answer["result"]["feeds"][0]["status"] == "waiting"
 
 
@@ -174,7 +174,7 @@ def test_entries_without_an_id_are_known_by_link_or_content() -> None:
 def test_what_is_too_much_for_one_poll_comes_with_the_next() -> None:
     """No validators are kept meanwhile: the server would say that nothing has changed."""
 
-    def feed(asked: Asked) -> Reply:
+    def feed(asked: ServiceRequest) -> Reply:
         if "if-none-match" in asked.headers:
             return Reply(status=304)
         return Reply(body=rss_of(*(f"t{n}" for n in range(450))).encode(), headers={"ETag": "v"})
@@ -218,7 +218,7 @@ def test_a_feed_that_hangs_does_not_keep_the_others_waiting_for_ever() -> None:
     """The next poll begins with the feeds that were not reached."""
     over = threading.Event()
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: ServiceRequest) -> Reply:
         if asked.path == "/slow":
             over.wait(60)
         return Reply(body=rss_of(asked.path).encode())
@@ -241,8 +241,8 @@ def test_redirects_are_followed_without_credentials() -> None:
             feed = {"url": home.url + "/old", "headers": {"Authorization": "Bearer canary"}}
             said = ask("rss", "poll", config={"feeds": [feed], "initial": True})
     assert said.event_types == ["rss.entry"]
-    assert home.asked[0].headers["authorization"] == "Bearer canary"
-    assert "authorization" not in other.asked[0].headers
+    assert home.requests[0].headers["authorization"] == "Bearer canary"
+    assert "authorization" not in other.requests[0].headers
 
 
 def test_links_that_run_code_are_dropped_and_relative_ones_completed() -> None:

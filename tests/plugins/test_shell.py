@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 
 
-def run(program: Any, *, args: Any = None, payload: dict[str, Any] | None = None, **config: Any) -> Said:
+def run(
+    program: Any, *, args: Any = None, payload: dict[str, Any] | None = None, **config: Any
+) -> PluginResult:
     given = {"program": "it", **({} if args is None else {"args": args}), **(payload or {})}
     return ask("shell", "handle", config={"programs": {"it": program}, **config}, payload=given)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 
 #: Counts for longer than any test waits.
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -27,7 +27,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def run(database: Path, sql: str, command: str = "query", **parameters: Any) -> Said:
+def run(database: Path, sql: str, command: str = "query", **parameters: Any) -> PluginResult:
     config = {"database": str(database), "allow_any_query": True, "write": True}
     return ask("sqlite_query", command, config=config, payload={"sql": sql, "parameters": parameters})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 
 OLD = 1_700_000_000
 
@@ -23,7 +23,7 @@ class Watch:
     config: dict[str, Any]
     state: dict[str, Any] = field(default_factory=dict)
 
-    def poll(self) -> Said:
+    def poll(self) -> PluginResult:
         said = ask(self.plugin, "poll", config=self.config, state=self.state)
         self.state |= said.state
         return said

@@ -13,7 +13,7 @@ import pytest
 from ductile_http import call
 from ductile_sdk import Request
 
-from builders.shipped import Said, ask
+from builders.shipped import PluginResult, ask
 from fakes.service import Reply
 from fakes.withings import FakeWithings, measure
 
@@ -27,7 +27,7 @@ class Person:
     state: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
 
-    def ask(self, command: str, payload: dict[str, Any] | None = None, **config: Any) -> Said:
+    def ask(self, command: str, payload: dict[str, Any] | None = None, **config: Any) -> PluginResult:
         """One job. Its state is applied as Ductile does it: a fact replaces it, else it is merged."""
         said = ask(
             "withings",

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import given
 
-from builders.conditions import conditions, is_secret, json_values, judged, scopes
+from builders.conditions import conditions, evaluate, is_secret, json_values, scopes
 from ductile.core.expressions.conditions import (
     AllOf,
     AnyOf,
@@ -109,7 +109,7 @@ def naive_compare(found: Any, op: Operator, value: Any) -> bool:
 
 @given(conditions, scopes)
 def test_a_condition_is_judged_as_one_would_by_hand(condition: Condition, scope: EvalContext) -> None:
-    assert judged(condition, scope).is_true is naive(condition, scope)
+    assert evaluate(condition, scope).is_true is naive(condition, scope)
 
 
 @given(conditions, conditions, scopes)
@@ -117,7 +117,7 @@ def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Eval
     """Double negation and De Morgan's laws."""
 
     def holds(condition: Condition) -> bool:
-        return judged(condition, scope).is_true
+        return evaluate(condition, scope).is_true
 
     assert holds(Not(Not(one))) is holds(one)
     assert holds(Not(AllOf((one, other)))) is holds(AnyOf((Not(one), Not(other))))
@@ -127,7 +127,7 @@ def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Eval
 @given(conditions, scopes)
 def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scope: EvalContext) -> None:
     """Fix the comparisons that decided at what they gave: whatever the others say, the verdict stays."""
-    verdict = judged(condition, scope)
+    verdict = evaluate(condition, scope)
     assert verdict.deciding
     assert set(verdict.deciding) <= set(verdict.evaluated)
     decided = {(seen.path, seen.op, seen.expected): seen.is_true for seen in verdict.deciding}
@@ -141,7 +141,7 @@ def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scop
             case Not(inner):
                 return not settled(inner, others=not others)
             case PathComparison():
-                (seen,) = judged(part, scope).deciding
+                (seen,) = evaluate(part, scope).deciding
                 return decided.get((seen.path, seen.op, seen.expected), others)
 
     assert settled(condition, others=True) is settled(condition, others=False) is verdict.is_true
@@ -151,7 +151,7 @@ def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scop
 def test_an_explanation_tells_the_first_comparison_that_decided(
     condition: Condition, scope: EvalContext
 ) -> None:
-    verdict = judged(condition, scope)
+    verdict = evaluate(condition, scope)
     first = verdict.deciding[0]
     assert f"{first.path} {first.op}" in explain_condition(verdict)
     assert f"is {'true' if first.is_true else 'false'}" in explain_condition(verdict)
@@ -160,7 +160,7 @@ def test_an_explanation_tells_the_first_comparison_that_decided(
 
 @given(conditions, scopes)
 def test_nothing_under_a_secret_key_is_quoted(condition: Condition, scope: EvalContext) -> None:
-    for seen in judged(condition, scope).evaluated:
+    for seen in evaluate(condition, scope).evaluated:
         if any(is_secret(key) for key in seen.path.split(".")):
             assert seen.found in (None, "***")
 
@@ -170,4 +170,4 @@ def test_a_condition_survives_being_stored(condition: Condition, scope: EvalCont
     """Compiled graphs are kept as JSON."""
     stored = convert(json.loads(json.dumps(to_builtins(condition))), Condition)
     assert to_builtins(stored) == to_builtins(condition)
-    assert judged(stored, scope) == judged(condition, scope)
+    assert evaluate(stored, scope) == evaluate(condition, scope)

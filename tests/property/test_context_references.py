@@ -92,7 +92,7 @@ def test_a_refused_reference_never_has_a_value(written: list[dict[str, Any]]) ->
     by_name = {pipeline["name"]: pipeline for pipeline in written}
     for name in by_name:  # each of them can be started by name
         try:
-            ran = Interpreter(by_name, behave, most_jobs=500).run(name, "go", {"n": 1}).ran
+            ran = Interpreter(by_name, behave, most_jobs=500).run(name, "go", {"n": 1}).executions
         except UndecidedError:
             assume(False)
         found = {path.rpartition("/")[2] for path, _, _ in ran}

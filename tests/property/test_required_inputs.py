@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from builders.conditions import conditions, judged, scopes
+from builders.conditions import conditions, evaluate, scopes
 from builders.pipelines import claiming, graph_of, policy_of, split, uses
 from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import Condition
@@ -24,7 +24,7 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Eva
     """Wherever a condition holds, everything that is said to be required is there."""
     needs = find_required_inputs(Pipeline(name="flow", graph=PLAIN, condition=condition))
     assert needs.required <= needs.known
-    if judged(condition, scope).is_true:
+    if evaluate(condition, scope).is_true:
         assert all(look_up(f"payload.{path}", scope) is not MISSING for path in needs.required)
 
 

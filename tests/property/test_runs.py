@@ -187,10 +187,10 @@ async def check(
 async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun) -> None:
     record = await store.get_run(run_id)
     assert record is not None
-    assert Counter(drive.given.values()) == expected.ran
+    assert Counter(drive.given.values()) == expected.executions
     made = [job for job in record.steps if job.id in drive.given]
     unmade = [job for job in record.steps if job.id not in drive.given]
-    assert len(made) == expected.ran.total()
+    assert len(made) == expected.executions.total()
     assert Counter(job.step_path for job in unmade) == expected.unmade
     assert {job.reason for job in unmade} <= {JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE}
     assert all(job.status in TERMINAL for job in record.steps)

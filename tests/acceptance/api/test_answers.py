@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, answering
-from builders.described import Description, assert_holds, holds
-from builders.http import Api, EventReader, Said, an_api, an_api_workspace
+from builders.described import Description, assert_matches, matches
+from builders.http import Api, ApiResponse, EventReader, an_api, an_api_workspace
 from builders.receivers import a_receiver
 from ductile.api.endpoints import ENDPOINTS
 from ductile.operations.jobs.documents import MAX_DEPTH
@@ -98,11 +98,11 @@ class Asker:
         self._hold(method, path, said)
         return said.body if "json" in said.headers["content-type"] else said.content
 
-    def _hold(self, method: str, path: str, said: Said) -> None:
+    def _hold(self, method: str, path: str, said: ApiResponse) -> None:
         media_type = said.headers["content-type"].partition(";")[0]
         schema = self.description.schema_of(method, path, said.status, media_type)
         if media_type == "application/json":
-            assert_holds(self.description.document["components"], schema, said.body)
+            assert_matches(self.description.document["components"], schema, said.body)
             self.held.append((schema, said.content.decode()))
         template = next(
             endpoint.http.path
@@ -441,7 +441,7 @@ def test_every_optional_field_occurs(ask: Asker) -> None:
     for name, key in optional:
         fewer = {each: about for each, about in shapes[name]["properties"].items() if each != key}
         poorer = {**shapes, name: {**shapes[name], "properties": fewer}}
-        if all(holds({"schemas": poorer}, schema, body) for schema, body in ask.held if f'"{key}"' in body):
+        if all(matches({"schemas": poorer}, schema, body) for schema, body in ask.held if f'"{key}"' in body):
             invented.append((name, key))
     assert invented == []
 

@@ -12,7 +12,7 @@ import pytest
 
 from builders.daemons import answering
 from builders.http import Api, an_api, an_api_workspace
-from builders.receivers import Received, a_receiver
+from builders.receivers import ReceivedRequest, a_receiver
 
 PIPELINES = """\
 pipelines:
@@ -80,7 +80,7 @@ def expected(out: Path) -> list[dict[str, Any]]:
 def test_a_run_has_the_artifacts_of_all_its_steps(api: Api, out: Path) -> None:
     """In the synchronous answer, in the `done` event and of the job."""
 
-    def is_over(requests: list[Received]) -> bool:
+    def is_over(requests: list[ReceivedRequest]) -> bool:
         return any(request.body["state"] == "done" for request in requests)
 
     with a_receiver() as receiver:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from builders.http import Api, Said, an_api, an_api_workspace, token_for
+from builders.http import Api, ApiResponse, an_api, an_api_workspace, token_for
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ class SignedIn:
     def origin(self) -> str:
         return f"http://localhost:{self.api.port}"
 
-    def ask(self, method: str, path: str, headers: Mapping[str, str | None] | None = None) -> Said:
+    def ask(self, method: str, path: str, headers: Mapping[str, str | None] | None = None) -> ApiResponse:
         """A header that is None is left out."""
         sent: dict[str, str | None] = {"Host": f"localhost:{self.api.port}", "Cookie": self.cookie}
         if method == "POST":
@@ -39,7 +39,7 @@ class SignedIn:
         return self.api.ask(method, path, {} if method == "POST" else None, token=None, headers=kept)
 
 
-def sign_in(api: Api, body: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Said:
+def sign_in(api: Api, body: Mapping[str, str], headers: Mapping[str, str] | None = None) -> ApiResponse:
     own = {"Host": f"localhost:{api.port}", "Origin": f"http://localhost:{api.port}"}
     return api.ask("POST", "/ui/session", dict(body), token=None, headers=own | dict(headers or {}))
 

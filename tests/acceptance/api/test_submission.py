@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import answering
-from builders.http import Api, Said, an_api, an_api_workspace, token_for
+from builders.http import Api, ApiResponse, an_api, an_api_workspace, token_for
 from builders.postgres import STORES, keep_in
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -85,7 +85,7 @@ def test_an_idempotency_key_after_a_failure(api: Api, path: str) -> None:
     sent = {"Idempotency-Key": f"failing {path}"}
     more = {"type": "will.fail"} if path == "/event" else {}
 
-    def ask(payload: dict[str, object]) -> Said:
+    def ask(payload: dict[str, object]) -> ApiResponse:
         return api.ask("POST", path, {**more, "payload": payload}, headers=sent)
 
     first = _started(ask({"n": 1}))
@@ -100,7 +100,7 @@ def test_an_idempotency_key_after_a_failure(api: Api, path: str) -> None:
     assert ask({}).body["error"]["details"]["job_id"] == again
 
 
-def _started(said: Said) -> str:
+def _started(said: ApiResponse) -> str:
     assert said.status == 202, said
     job_id: str = said.body["started"][0]["job_id"] if "started" in said.body else said.body["job_id"]
     return job_id

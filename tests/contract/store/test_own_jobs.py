@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_policy
-from builders.pipelines import begin_run, run_out, steps_policy, uses
+from builders.pipelines import begin_run, run_until_idle, steps_policy, uses
 from builders.stores import accept, claim_all, run_next, whole_ledger
 from ductile.core.jobs.model import JobStatus, StateSubscription
 from ductile.errors import DeniedError
@@ -44,7 +44,7 @@ async def populate(store: Store) -> dict[str, str]:
         await run_next(store, failed(permanent=True), policy)
     steps = steps_policy(uses("a"))
     ids["run"] = await begin_run(store, steps, token=OTHER)
-    await run_out(store, steps)
+    await run_until_idle(store, steps)
     await store.index_log()
     return ids
 

@@ -15,7 +15,7 @@ import pytest
 
 from builders.stores import STORE_KINDS, StoreFactory, StoreKind
 from builders.verb_worker import OtherProcess
-from builders.verbs import VERBS, a_scene
+from builders.verbs import VERBS, a_populated_store
 from ductile.errors import StoreError
 
 
@@ -34,13 +34,13 @@ async def test_any_two_verbs_can_meet(
     later = list(VERBS)[list(VERBS).index(first) :]
     for second in later:
         factory = StoreFactory(kind=kind, directory=tmp_path_factory.mktemp("pair"))
-        scene = await a_scene(factory)
+        populated = await a_populated_store(factory)
         try:
             if kind.name == "postgres":
-                await asyncio.to_thread(other_process.prepare, factory.directory, scene, second)
-                await asyncio.gather(VERBS[first](scene), asyncio.to_thread(other_process.run))
+                await asyncio.to_thread(other_process.prepare, factory.directory, populated, second)
+                await asyncio.gather(VERBS[first](populated), asyncio.to_thread(other_process.run))
             else:
-                await asyncio.gather(VERBS[first](scene), VERBS[second](scene))
+                await asyncio.gather(VERBS[first](populated), VERBS[second](populated))
         except StoreError as error:  # pragma: no cover - only when a verb is broken
             pytest.fail(f"{first} and {second}: {error!r}")
         await factory.check_invariants(pruned="prune" in (first, second))
@@ -53,8 +53,8 @@ async def test_all_verbs_can_meet(
 ) -> None:
     """All of them at once, in several orders of arrival, and again while the first round is still on."""
     factory = StoreFactory(kind=kind, directory=tmp_path_factory.mktemp("all"))
-    scene = await a_scene(factory)
+    populated = await a_populated_store(factory)
     verbs = list(VERBS.values())
     turned = verbs[order * 4 :] + verbs[: order * 4]
-    await asyncio.gather(*(verb(scene) for verb in itertools.chain(turned, reversed(turned))))
+    await asyncio.gather(*(verb(populated) for verb in itertools.chain(turned, reversed(turned))))
     await factory.check_invariants(pruned=True)

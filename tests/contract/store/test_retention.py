@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, an_event, an_id, emitted, failed, ok, some_policy
-from builders.pipelines import begin_run, run_out, steps_policy, uses
+from builders.pipelines import begin_run, run_until_idle, steps_policy, uses
 from builders.stores import (
     POLICY,
     accept,
@@ -323,7 +323,7 @@ async def test_due_rows_can_be_counted_and_are_then_removed(store: Store, clock:
     """By kind, as the removal counts it: of jobs, of a run with its steps, and of the log."""
     policy = steps_policy(uses("a"), uses("b"))
     await begin_run(store, policy)
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
     await accept(store, a_new_job())
     await run_next(store, failed(permanent=True))
     await newer(store)

@@ -21,7 +21,7 @@ from builders.pipelines import (
     members,
     payload_of,
     policy_of,
-    run_out,
+    run_until_idle,
     settle_step,
     split,
     steps_policy,
@@ -109,7 +109,7 @@ async def test_events_of_a_listed_type_take_their_own_way_first(store: Store) ->
     assert sorted(claims) == ["a/odd/x", "b"]
     await settle(store, claims["b"].job, ok(), policy)
     await settle(store, claims["a/odd/x"].job, ok(), policy)
-    assert await run_out(store, policy) == ["a/odd/y", "b"]
+    assert await run_until_idle(store, policy) == ["a/odd/y", "b"]
 
 
 async def test_a_call_comes_back(store: Store) -> None:
@@ -118,9 +118,9 @@ async def test_a_call_comes_back(store: Store) -> None:
     outer = {"name": "flow", "steps": [{"id": "c", "call": "inner"}, uses("after")]}
     policy = policy_of(inner, outer)
     await begin_run(store, policy, {"n": 1})
-    assert await run_out(store, policy) == ["c/in", "after"]
+    assert await run_until_idle(store, policy) == ["c/in", "after"]
     await begin_run(store, policy, {"n": 9})
-    assert await run_out(store, policy) == ["after"]
+    assert await run_until_idle(store, policy) == ["after"]
 
 
 async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
@@ -129,7 +129,7 @@ async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
     run = a_new_run(policy, dedupe_key="key:k")
     await enqueue_run(store, policy, run)
     await settle_step(store, policy, "a", ok(emitted(key="same"), emitted(key="same")))
-    assert await run_out(store, policy) == ["b", "b"]
+    assert await run_until_idle(store, policy) == ["b", "b"]
     assert {job.dedupe_key for job in await all_members(store, run.job.id)} == {None}
 
 
@@ -248,7 +248,7 @@ async def test_branches_that_end_at_the_same_instant_join_once(store: Store, cou
     await begin_run(store, policy)
     claims = await claim_all(store)
     await asyncio.gather(*(settle(store, claim.job, ok(), policy) for claim in claims))
-    assert await run_out(store, policy) == ["after"]
+    assert await run_until_idle(store, policy) == ["after"]
 
 
 async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(store: Store) -> None:
@@ -275,7 +275,7 @@ async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(stor
 async def test_a_split_at_the_end_ends_the_run(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), split("t", uses("y"), uses("z"))))
     run_id = await begin_run(store, policy)
-    assert sorted(await run_out(store, policy)) == ["s/t/y", "s/t/z", "s/x"]
+    assert sorted(await run_until_idle(store, policy)) == ["s/t/y", "s/t/z", "s/x"]
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
@@ -305,7 +305,7 @@ async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
         await store.recover(policy)
         clock.advance(minutes=5)
         await store.release_due()
-        await run_out(store, policy)
+        await run_until_idle(store, policy)
     else:
         await settle(store, late, ok(), policy)
         claim = await stored(store, (await members(store, run_id))["s/y"].id)
@@ -320,7 +320,7 @@ async def test_every_branch_failed_is_no_partial_success(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     outcomes: dict[str, Outcome] = {"s/x": failed(permanent=True), "s/y": failed(permanent=True)}
-    assert sorted(await run_out(store, policy, outcomes)) == ["s/x", "s/y"]
+    assert sorted(await run_until_idle(store, policy, outcomes)) == ["s/x", "s/y"]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
@@ -546,7 +546,7 @@ async def test_a_plugin_that_is_gone_ends_its_step_and_the_run_goes_on(store: St
     run_id = await begin_run(store, policy)
     moved = await store.end_queued(JobReason.PLUGIN_REMOVED, policy, plugins=["q"])
     assert [(one.plugin, one.status) for one in moved.jobs] == [("q", JobStatus.DEAD)]
-    assert await run_out(store, policy) == ["s/y", "after"]
+    assert await run_until_idle(store, policy) == ["s/y", "after"]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
@@ -578,14 +578,14 @@ async def test_a_second_run_with_a_live_twin_waits_for_it(store: Store) -> None:
     for claim in claims:
         await settle(store, claim.job, ok(), policy)
     await settle_step(store, policy, "b")
-    assert await run_out(store, policy) == ["a", "b"]
+    assert await run_until_idle(store, policy) == ["a", "b"]
 
 
 async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store, clock: Clock) -> None:
     """And nothing of the duplicate is written."""
     policy = steps_policy(uses("a", baggage={"kept": "payload.n"}))
     first = await begin_run(store, policy, {"n": 1}, dedupe_key="k")
-    assert await run_out(store, policy) == ["a"]
+    assert await run_until_idle(store, policy) == ["a"]
     again = a_new_run(policy, {"n": 1}, dedupe_key="k")
     answer = await enqueue_run(store, policy, again)
     assert isinstance(answer, Deduplicated)
@@ -593,7 +593,7 @@ async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store,
     assert await store.get_job(again.job.id) is None
     clock.advance(hours=25)
     await begin_run(store, policy, {"n": 1}, dedupe_key="k")
-    assert await run_out(store, policy) == ["a"]
+    assert await run_until_idle(store, policy) == ["a"]
 
 
 async def test_a_live_run_counts_as_a_duplicate_on_request(store: Store) -> None:
@@ -602,7 +602,7 @@ async def test_a_live_run_counts_as_a_duplicate_on_request(store: Store) -> None
     answer = await enqueue_run(store, policy, a_new_run(policy, dedupe_key="k", dedupe_ttl=60.0))
     assert isinstance(answer, Deduplicated)
     assert (answer.job_id, answer.dedupe_key) == (first, "k")
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
 
 
 async def test_a_run_that_gives_up_waiting_does_not_let_the_next_one_in(store: Store) -> None:
@@ -650,7 +650,7 @@ async def test_steps_made_at_the_start_are_returned_to_the_caller(store: Store) 
     assert {member.job_id for member in answer.steps} == {
         job.id for job in await all_members(store, run.job.id)
     }
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
 
 
 async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
@@ -660,7 +660,7 @@ async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
     job = NewJob(id=an_id(), plugin="q", command="handle", submitted_by=run.job.submitted_by, max_attempts=1)
     answers = await submit(store, job, runs=(run,), policy=policy, event=run.event)
     assert [answer.job_id for answer in answers] == [job.id, run.job.id]
-    assert sorted(await run_out(store, policy)) == ["a", "q"]
+    assert sorted(await run_until_idle(store, policy)) == ["a", "q"]
 
 
 # ---------------------------------------------------------------------------------- conditions and time

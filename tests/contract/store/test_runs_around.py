@@ -16,7 +16,7 @@ from builders.pipelines import (
     members,
     payload_of,
     policy_of,
-    run_out,
+    run_until_idle,
     settle_step,
     split,
     steps_policy,
@@ -99,7 +99,7 @@ async def test_two_pipelines_that_start_each_other_stop_at_the_limit(store: Stor
     )
     await begin_run(store, policy, pipeline="ping")
     outcomes: dict[str, Outcome] = {"a": ok(emitted("ping", {})), "b": ok(emitted("pong", {}))}
-    assert await run_out(store, policy, outcomes) == ["a", "b", "a", "b", "a"]
+    assert await run_until_idle(store, policy, outcomes) == ["a", "b", "a", "b", "a"]
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.EVENT_DROPPED]
     assert (entry.data["event_type"], entry.data["targets"]) == ("ping", ["pipeline:pong"])
     assert "4 hops" in str(entry.data["error"])
@@ -115,7 +115,7 @@ async def test_a_pipeline_whose_own_if_is_against_it_does_not_start_and_says_so(
     assert len(await runs_of(store, "flow")) == 1
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.CONDITION_FALSE]
     assert (entry.data["pipeline"], entry.data["event_type"]) == ("flow", "found")
-    assert await run_out(store, policy) == ["a"]
+    assert await run_until_idle(store, policy) == ["a"]
 
 
 async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> None:
@@ -124,7 +124,7 @@ async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> Non
     for _ in range(2):
         await accept(store, a_new_job("source"))
         await settle(store, await claim_one(store), ok(emitted("found", {}, key="k")), policy)
-        await run_out(store, policy)
+        await run_until_idle(store, policy)
     assert len(await runs_of(store, "flow")) == 1
     assert [
         row.data["dedupe_key"] for row in await whole_ledger(store) if row.kind == "job.deduplicated"
@@ -228,7 +228,7 @@ async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
     run_id = await begin_run(store, policy)
     await begin_run(store, policy, pipeline="quiet")
     outcomes: dict[str, Outcome] = {"a": NO}
-    assert await run_out(store, policy, outcomes) == ["a", "b", "failed"]
+    assert await run_until_idle(store, policy, outcomes) == ["a", "b", "failed"]
     (run,) = await runs_of(store, "on_failed")
     assert run.parent_job_id == run_id
     event = await store.get_event(run.source_event_id or "")
@@ -247,7 +247,7 @@ async def test_a_hook_listens_to_the_plugins_it_names(store: Store) -> None:
         {"name": "never", "on-hook": "job.completed", "if": failing, "steps": [uses("d")]},
     )
     await begin_run(store, policy)
-    assert await run_out(store, policy) == ["a", "b"]
+    assert await run_until_idle(store, policy) == ["a", "b"]
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.CONDITION_FALSE]
     assert entry.data["pipeline"] == "never"
 
@@ -261,7 +261,7 @@ async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
         {"name": "hooked", "on-hook": "job.completed", "if": kept, "steps": [uses("c")]},
     )
     await begin_run(store, policy, {"n": 1})
-    assert await run_out(store, policy, {"a": ok(emitted("found", {}))}) == ["a", "b", "c"]
+    assert await run_until_idle(store, policy, {"a": ok(emitted("found", {}))}) == ["a", "b", "c"]
 
 
 async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store: Store) -> None:
@@ -284,7 +284,7 @@ async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> N
         assert await store.retry(job_id, policy) is RetryResult.QUEUED
     kinds = {row.kind for row in await whole_ledger(store)}
     assert LedgerKind.CHILD_CONFLICT not in kinds
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
 
 
 async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store: Store) -> None:
@@ -295,7 +295,7 @@ async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store
         service={"max_hops": 5},
     )
     await begin_run(store, policy)
-    ran = await run_out(store, policy, {"h": ok(emitted("again", {}))})
+    ran = await run_until_idle(store, policy, {"h": ok(emitted("again", {}))})
     assert ran == ["a", "h", "a", "h", "a", "h"]
 
 

@@ -19,7 +19,7 @@ from builders.pipelines import (
     members,
     payload_of,
     policy_of,
-    run_out,
+    run_until_idle,
     settle_step,
     split,
     steps_policy,
@@ -76,7 +76,7 @@ async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     run_id = await begin_run(store, policy)
     await store.cancel((await members(store, run_id))["s/x"].id, policy)
-    assert await run_out(store, policy) == ["s/y", "after"]
+    assert await run_until_idle(store, policy) == ["s/y", "after"]
     assert await end_of(store, run_id) == PARTIAL
 
 
@@ -112,7 +112,7 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
     assert (await store.cancel_overdue(policy)).cancelled == ()
     await settle(store, claim.job, Requeued(), policy)
     assert await end_of(store, runs[0].job.id) == DEAD
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
     assert await end_of(store, runs[2].job.id) == SUCCEEDED
     assert (await store.cancel_overdue(policy)).next_due_at is None
 
@@ -147,7 +147,7 @@ async def test_a_run_is_neither_put_back_nor_charged_after_a_crash(store_factory
     assert (run.status, run.attempt, run.execution) == (JobStatus.RUNNING, 1, 1)
     store_factory.clock.advance(minutes=2)
     await store.release_due()
-    assert sorted(await run_out(store, policy)) == ["after", "s/x", "s/y"]
+    assert sorted(await run_until_idle(store, policy)) == ["after", "s/x", "s/y"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
@@ -186,7 +186,7 @@ async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
     assert await store.retry(run_id, policy) is RetryResult.QUEUED
     assert await end_of(store, run_id) == (JobStatus.QUEUED, JobReason.MANUAL_RETRY)
     assert (await members(store, run_id))["b"].attempt == 1
-    assert await run_out(store, policy) == ["b", "c"]
+    assert await run_until_idle(store, policy) == ["b", "c"]
     assert await end_of(store, run_id) == SUCCEEDED
     assert [row.execution for row in await store.list_executions(run_id)] == [1, 2]
 
@@ -222,23 +222,23 @@ async def test_a_broken_split_is_whole_again_after_a_retry(store: Store) -> None
     policy = steps_policy(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
     run_id = await begin_run(store, policy)
     outcomes: dict[str, Outcome] = {"s/x": NO, "s/y": NO}
-    await run_out(store, policy, outcomes)
+    await run_until_idle(store, policy, outcomes)
     assert await end_of(store, run_id) == PARTIAL
     await store.retry(run_id, policy)
-    assert await run_out(store, policy) == ["s/x", "s/y", "after"]
+    assert await run_until_idle(store, policy) == ["s/x", "s/y", "after"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_retry_that_fails_again_breaks_the_split_again(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
-    await run_out(store, policy, {"s/x": NO})
+    await run_until_idle(store, policy, {"s/x": NO})
     for _ in range(2):
         await store.retry(run_id, policy)
-        assert await run_out(store, policy, {"s/x": NO}) == ["s/x"]
+        assert await run_until_idle(store, policy, {"s/x": NO}) == ["s/x"]
         assert await end_of(store, run_id) == PARTIAL
     await store.retry(run_id, policy)
-    assert await run_out(store, policy) == ["s/x", "after"]
+    assert await run_until_idle(store, policy) == ["s/x", "after"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
@@ -247,19 +247,19 @@ async def test_a_join_that_ran_does_not_run_again(store: Store) -> None:
     outer = split("o", split("s", uses("x"), uses("y"), join="always"), uses("z"))
     policy = steps_policy(outer, uses("after"))
     run_id = await begin_run(store, policy)
-    await run_out(store, policy, {"o/s/x": NO})
+    await run_until_idle(store, policy, {"o/s/x": NO})
     assert await end_of(store, run_id) == PARTIAL
     await store.retry(run_id, policy)
-    assert await run_out(store, policy) == ["o/s/x"]
+    assert await run_until_idle(store, policy) == ["o/s/x"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_branch_and_what_came_after_its_join_can_both_be_tried_again(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"), uses("end"))
     run_id = await begin_run(store, policy)
-    await run_out(store, policy, {"s/x": NO, "after": NO})
+    await run_until_idle(store, policy, {"s/x": NO, "after": NO})
     await store.retry(run_id, policy)
-    assert sorted(await run_out(store, policy)) == ["after", "end", "s/x"]
+    assert sorted(await run_until_idle(store, policy)) == ["after", "end", "s/x"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
@@ -273,7 +273,7 @@ async def test_a_cancelled_run_is_taken_up_where_it_was(store: Store) -> None:
     await settle(store, claims["s/y"].job, ok(), policy)
     assert await end_of(store, run_id) == DEAD
     await store.retry(run_id, policy)
-    assert await run_out(store, policy) == ["s/y", "after"]
+    assert await run_until_idle(store, policy) == ["s/y", "after"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
@@ -333,7 +333,7 @@ async def test_a_step_that_cannot_be_made_cannot_be_tried_again(store: Store) ->
     run_id = await begin_run(store, policy)
     unmade = (await members(store, run_id))["s/x"].id
     assert await store.retry(unmade, policy) is RetryResult.NOT_RETRYABLE
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
     assert await store.retry(run_id, policy) is RetryResult.NOT_RETRYABLE
 
 
@@ -342,7 +342,7 @@ async def test_runs_that_cannot_be_tried_again(store: Store, step: str) -> None:
     policy = steps_policy(uses("a"))
     run_id = await begin_run(store, policy)
     if step == "succeeded":
-        await run_out(store, policy)
+        await run_until_idle(store, policy)
     expected = RetryResult.SUCCEEDED if step == "succeeded" else RetryResult.NOT_ENDED
     assert await store.retry(run_id, policy) is expected
 
@@ -360,7 +360,7 @@ async def test_a_retried_run_waits_for_its_live_twin(store: Store) -> None:
     await store.retry(first, policy)
     assert await claim_all(store) == []
     await settle(store, claim.job, NO, policy)
-    assert await run_out(store, policy) == ["a"]
+    assert await run_until_idle(store, policy) == ["a"]
     assert await end_of(store, first) == SUCCEEDED
 
 
@@ -385,7 +385,7 @@ async def test_a_run_does_not_wait_again_for_a_twin_that_waits_for_it(
     assert claim.job.run_id == second
     await settle(store, claim.job, ok(), policy)
     assert await end_of(store, second) == SUCCEEDED
-    assert await run_out(store, policy) == ["a"]
+    assert await run_until_idle(store, policy) == ["a"]
     assert await end_of(store, first) == SUCCEEDED
 
 
@@ -405,7 +405,7 @@ async def test_a_retried_step_does_not_wait_for_a_twin_that_waits_for_its_run(st
     for claim in claims:
         await settle(store, claim.job, ok(), policy)
     assert await end_of(store, second) == SUCCEEDED
-    assert sorted(await run_out(store, policy)) == ["s/x", "s/y"]
+    assert sorted(await run_until_idle(store, policy)) == ["s/x", "s/y"]
     assert await end_of(store, first) == SUCCEEDED
 
 
@@ -423,7 +423,7 @@ async def test_a_run_does_not_inherit_a_wait_for_a_twin_that_waits_for_it(store:
     assert {claim.job.run_id for claim in claims} == {third}
     for claim in claims:
         await settle(store, claim.job, NO, policy)
-    assert sorted(await run_out(store, policy)) == ["s/x", "s/y"]
+    assert sorted(await run_until_idle(store, policy)) == ["s/x", "s/y"]
     assert await end_of(store, first) == SUCCEEDED
 
 
@@ -438,7 +438,7 @@ async def test_a_retried_step_waits_as_long_as_its_run(store: Store) -> None:
     assert {claim.job.run_id for claim in claims} == {first}
     for claim in claims:
         await settle(store, claim.job, ok(), policy)
-    assert sorted(await run_out(store, policy)) == ["s/x", "s/y"]
+    assert sorted(await run_until_idle(store, policy)) == ["s/x", "s/y"]
     assert await end_of(store, second) == SUCCEEDED
 
 
@@ -455,7 +455,7 @@ async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
             store.retry(run_id, policy),
             store.cancel(run_id, policy),
         )
-        await run_out(store, policy)
+        await run_until_idle(store, policy)
         assert (await stored(store, run_id)).status in (JobStatus.DEAD, JobStatus.FAILED, JobStatus.SUCCEEDED)
 
 
@@ -479,7 +479,7 @@ async def test_a_new_run_begins_at_a_step_with_what_that_was_given(store: Store)
     claims = await claims_by_step(store)
     assert (payload_of(claims["b"]), claims["b"].baggage) == ({"m": 2, "result": "done"}, {"kept": 1})
     await settle(store, claims["b"].job, ok(), policy)
-    assert await run_out(store, policy) == ["c"]
+    assert await run_until_idle(store, policy) == ["c"]
     assert await end_of(store, again) == SUCCEEDED
     assert await end_of(store, first) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
@@ -495,7 +495,7 @@ async def test_a_step_that_claims_baggage_claims_it_anew(store: Store) -> None:
     claims = await claims_by_step(store)
     assert claims["b"].baggage == {"kept": "done"}
     await settle(store, claims["b"].job, ok(), changed)
-    await run_out(store, changed)
+    await run_until_idle(store, changed)
 
 
 async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store: Store) -> None:
@@ -507,7 +507,7 @@ async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store
         "s/t/y/y2": NO,
         "s/z": ok(emitted("e", {"z": 1})),
     }
-    await run_out(store, policy, outcomes)
+    await run_until_idle(store, policy, outcomes)
     assert await end_of(store, first) == PARTIAL
     again = await rerun(store, policy, first, "s/t/y/y2")
     await settle_step(store, policy, "s/t/y/y2", ok(emitted("e", {"y": 2})))
@@ -542,9 +542,9 @@ async def test_only_the_lines_that_failed_are_taken_up(store: Store) -> None:
 async def test_a_run_taken_up_before_a_join_that_always_runs_joins_anew(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     first = await begin_run(store, policy)
-    await run_out(store, policy, {"s/x": NO})
+    await run_until_idle(store, policy, {"s/x": NO})
     again = await rerun(store, policy, first, "s/x")
-    assert await run_out(store, policy) == ["s/x", "after"]
+    assert await run_until_idle(store, policy) == ["s/x", "after"]
     assert await end_of(store, again) == SUCCEEDED
 
 
@@ -565,7 +565,7 @@ async def test_these_runs_cannot_be_retried(
     policy = steps_policy(before)
     run_id = await begin_run(store, policy)
     assert await store.rerun(run_id, "s/x", a_new_run(policy), policy) is RetryResult.NOT_ENDED
-    await run_out(store, policy, {"s/x": NO})
+    await run_until_idle(store, policy, {"s/x": NO})
     after = steps_policy(before if changed is None else changed)
     run = a_new_run(after)
     assert await store.rerun(run_id, step, run, after) is expected

@@ -11,7 +11,7 @@ from builders.pipelines import (
     graph_of,
     payload_of,
     policy_of,
-    run_out,
+    run_until_idle,
     split,
     steps_policy,
     uses,
@@ -43,7 +43,7 @@ async def prune(store: Store) -> None:
 
 async def a_finished_run(store: Store, policy: Policy, outcomes: dict[str, Outcome] | None = None) -> str:
     run_id = await begin_run(store, policy, {"n": 1})
-    await run_out(store, policy, outcomes)
+    await run_until_idle(store, policy, outcomes)
     return run_id
 
 
@@ -88,7 +88,7 @@ async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, cloc
     run_id = await begin_run(store, policy)
     (first,) = await claim_all(store)
     await settle(store, first.job, ok(*(emitted() for _ in range(PRUNE_BATCH + 20))), policy)
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
     await accept(store, a_new_job("newer"))
     clock.advance(hours=25)
     swept = await store.prune(Retention())
@@ -186,4 +186,4 @@ async def test_a_graph_that_two_runs_follow_is_kept_for_the_later_one(store_fact
     await prune(store)
     left = rows(store_factory)
     assert (left["pipeline_runs"], left["pipeline_versions"]) == (1, 1)
-    assert await run_out(store, policy) == ["b"]
+    assert await run_until_idle(store, policy) == ["b"]

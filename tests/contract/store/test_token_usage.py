@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_policy
-from builders.pipelines import a_new_run, begin_run, members, run_out, steps_policy, uses
+from builders.pipelines import a_new_run, begin_run, members, run_until_idle, steps_policy, uses
 from builders.stores import StoreFactory, accept, claim_one, run_next, settle, stored, submit
 from ductile.core.jobs.model import JobStatus, NewJob, Orphaned
 from ductile.core.token_limits import ALL_JOBS, JobLimits, Period, PeriodUsage, TokenLimits
@@ -51,7 +51,7 @@ async def test_children_of_a_job_have_its_token(store: Store) -> None:
 async def test_every_step_of_a_run_has_its_token(store: Store) -> None:
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy, token=AGENT)
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
     steps = await members(store, run_id)
     assert {path: step.token for path, step in steps.items()} == {"a": AGENT, "b": AGENT}
     assert [row.token for row in await store.list_executions(run_id)] == [AGENT]
@@ -225,7 +225,7 @@ async def test_a_run_is_one_unfinished_job(store: Store) -> None:
     charge = a_charge(running=1, targets={"pipeline:flow": JobLimits(jobs_per_day=1)})
     await store.enqueue(Submission(runs=(run,), event=run.event, policy=policy, charge=charge))
     assert (await store.token_usage(AGENT)).running == {ALL_JOBS: 1, "pipeline:flow": 1}
-    await run_out(store, policy)
+    await run_until_idle(store, policy)
     assert (await store.token_usage(AGENT)).running == {}
     assert await used(store, target="pipeline:flow") == 1
 

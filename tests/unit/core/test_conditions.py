@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from builders.conditions import is_secret, judged
+from builders.conditions import evaluate, is_secret
 from ductile.core.expressions.conditions import (
     AllOf,
     AnyOf,
@@ -242,7 +242,7 @@ def test_a_path_that_leads_nowhere_is_reported_at_load(path: str) -> None:
 )
 def test_an_explanation_names_what_decided_and_what_it_saw(condition: Condition, sentence: str) -> None:
     """The evaluation can be explained, in one sentence."""
-    assert explain_condition(judged(condition, SCOPE)) == sentence
+    assert explain_condition(evaluate(condition, SCOPE)) == sentence
 
 
 def test_evaluation_goes_no_further_than_needed() -> None:
@@ -250,7 +250,7 @@ def test_evaluation_goes_no_further_than_needed() -> None:
     hopeless = is_("payload.status", "regex", "(")
     first = AllOf((is_("payload.n", "eq", 0), hopeless))
     second = AnyOf((is_("payload.n", "eq", 3), hopeless))
-    assert len(judged(first, SCOPE).evaluated) == len(judged(second, SCOPE).evaluated) == 1
+    assert len(evaluate(first, SCOPE).evaluated) == len(evaluate(second, SCOPE).evaluated) == 1
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_evaluation_goes_no_further_than_needed() -> None:
 )
 def test_no_verdict_shows_a_secret(condition: Condition) -> None:
     """Neither what was found under a secret key nor what it was compared with."""
-    verdict = judged(condition, SCOPE)
+    verdict = evaluate(condition, SCOPE)
     assert "hunter" not in f"{verdict!r} {explain_condition(verdict)} {condition_result_to_json(verdict)}"
     assert "swordfish" not in repr(verdict)
 
@@ -281,7 +281,7 @@ def test_quoted_values_have_a_bounded_length() -> None:
         deep = [deep]
     payload: JsonObject = {"long": "x" * 10**6, "many": list(range(10**5)), "deep": deep, "half": "\ud800"}
     parts = tuple(is_(f"payload.{key}", "eq", "y" * 10**6) for key in payload)
-    for seen in judged(AnyOf(parts), EvalContext(payload=payload)).evaluated:
+    for seen in evaluate(AnyOf(parts), EvalContext(payload=payload)).evaluated:
         assert seen.found is not None
         assert len(seen.found) <= 81
         assert len(seen.expected) <= 81
@@ -299,7 +299,7 @@ def test_a_verdict_as_json() -> None:
         "missing": True,
         "holds": True,
     }
-    assert condition_result_to_json(judged(condition, SCOPE)) == {
+    assert condition_result_to_json(evaluate(condition, SCOPE)) == {
         "holds": True,
         "explanation": "the condition holds: payload.gone exists false is true (there is no payload.gone)",
         "because": [gone],
@@ -312,7 +312,7 @@ def test_a_regular_expression_that_takes_too_long_is_an_error() -> None:
     scope = EvalContext(payload={"x": "a" * 80 + "!"})
     began = time.process_time()  # not by the clock on the wall: the machine may be busy with something else
     with pytest.raises(ConditionError, match=r"payload\.x .*longer than") as failed:
-        judged(is_("payload.x", "regex", "(a|aa)+$"), scope)
+        evaluate(is_("payload.x", "regex", "(a|aa)+$"), scope)
     assert time.process_time() - began < 5
     assert "aa" not in str(failed.value)
 
@@ -377,4 +377,4 @@ def test_a_match_is_stopped_when_the_budget_is_spent() -> None:
 
 def test_a_stored_pattern_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(ConditionError, match=r"payload\.status"):
-        judged(is_("payload.status", "regex", "("), SCOPE)
+        evaluate(is_("payload.status", "regex", "("), SCOPE)

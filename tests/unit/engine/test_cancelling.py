@@ -17,7 +17,7 @@ async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_pat
     """A large run is cancelled in sweeps: a job claimed between two sweeps must not run."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         bench.store.full.add("claim")
-        await bench.started()
+        await bench.start_and_wait()
         job = await bench.job(await bench.submit())
         at = format_timestamp(job.created_at)
         await bench.store.real.run_write(
@@ -39,7 +39,7 @@ async def test_a_cancel_that_comes_too_late_does_not_meet_the_next_execution(tmp
             path for path in (tmp_path / "plugins" / "echo").iterdir() if path.suffix != ".yaml"
         )
         entrypoint.write_text(failing)
-        await bench.started()
+        await bench.start_and_wait()
         job_id = await bench.submit()
         await bench.until(Signal.JOB_FAILED)
         await bench.engine.stop_job(job_id)
@@ -63,7 +63,7 @@ async def test_a_cancel_that_is_passed_on_late_does_not_stop_the_execution_of_a_
         entrypoint = tmp_path / "plugins" / "echo" / "run.sh"
         entrypoint.write_text(WAITING)
         os.mkfifo(f"{entrypoint}.pipe")
-        await bench.started()
+        await bench.start_and_wait()
         policy = bench.engine.snapshot().policy
         job_id = await bench.submit()
         await bench.until(Signal.JOB_STARTED)

@@ -16,7 +16,7 @@ from ductile.telemetry.signals import Signal
 async def test_every_state_is_reported_although_the_process_is_quick(tmp_path: Path) -> None:
     """In order, each once, with the age of the process when its start is reported."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         job_id = await bench.submit(callback=StateSubscription(url="http://127.0.0.1:1/"))
         await bench.until(Signal.JOB_SUCCEEDED)
         (started,) = [each for each in bench.emitted if each.signal is Signal.JOB_STARTED]
@@ -32,7 +32,7 @@ async def test_the_waiting_time_of_a_job_is_logged_with_its_first_claim_only(tmp
     retried = "  echo: {}\n  weak: {retry: {max_attempts: 2, backoff_base: 1ms}}\n"
     async with an_engine(tmp_path, retried) as bench:
         job_id = await bench.submit("weak", max_attempts=2)
-        await bench.started()
+        await bench.start_and_wait()
         await bench.until(Signal.JOB_DEAD)
         job = await bench.job(job_id)
         claims = [each.data for each in bench.emitted if each.signal is Signal.JOB_CLAIMED]
@@ -46,7 +46,7 @@ async def test_the_waiting_time_of_a_job_is_logged_with_its_first_claim_only(tmp
 async def test_a_job_for_an_idle_worker_is_claimed_in_the_commit_that_brings_it(tmp_path: Path) -> None:
     """One write to the disk less. All that a commit writes has one instant."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         jobs = [a_new_job("echo", "poll") for _ in range(20)]
         for job in jobs:  # one after the other: all workers are idle
             await bench.context.enqueue(Submission(jobs=(job,)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builders import engines
-from builders.engines import Bench, an_engine
+from builders.engines import EngineUnderTest, an_engine
 from builders.plugins import a_plugin
 from ductile.core.json import JsonObject
 from ductile.operations import table
@@ -27,7 +27,7 @@ echo '{"status": "ok", "result": "done", "events": [{"type": "found", "payload":
 """
 
 
-def job_ids(bench: Bench, signal: Signal) -> list[str | None]:
+def job_ids(bench: EngineUnderTest, signal: Signal) -> list[str | None]:
     return [event.job_id for event in bench.emitted if event.signal is signal]
 
 
@@ -39,7 +39,7 @@ def _pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_run_that_ends_as_it_begins_is_logged(tmp_path: Path) -> None:
     """Promise 2: a bad template fails the step and the run in the transaction that accepts them."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         answer = await table.OPERATIONS["pipeline.run"].run(bench.context, {"pipeline": "broken"})
         ids = [job.id for job in await bench.store.real.job_tree(answer.job_id, limit=100)]
         assert len(ids) == 2
@@ -50,7 +50,7 @@ async def test_every_job_is_accepted_once(tmp_path: Path) -> None:
     """Those that a schedule starts too, and the steps of a run that an event starts."""
     a_plugin(tmp_path / "plugins", "finder", script=FINDER)
     async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         ended = [await bench.until(Signal.JOB_SUCCEEDED) for _ in range(4)]  # with the run itself
         accepted = job_ids(bench, Signal.JOB_ACCEPTED)
         assert sorted(accepted, key=str) == sorted((job.job_id for job in ended), key=str)
@@ -63,7 +63,7 @@ async def test_accepted_and_duplicate_jobs_are_logged_with_their_plugin(tmp_path
     """By a schedule, by an event, as a run and its steps, and by hand: a log is searched by plugin."""
     a_plugin(tmp_path / "plugins", "finder", script=FINDER)
     async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         for _ in range(4):
             await bench.until(Signal.JOB_SUCCEEDED)
         given: JsonObject = {"plugin": "echo", "command": "poll", "dedupe_key": "k", "dedupe_ttl": "1h"}

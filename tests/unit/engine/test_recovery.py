@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.engines import Bench, an_engine
+from builders.engines import EngineUnderTest, an_engine
 from builders.jobs import a_new_job
 from builders.stores import claim_all
 from ductile.core.jobs.model import JobStatus
@@ -70,7 +70,7 @@ def something_that_does_not_end(store_id: str, proc: Path, job_id: str = "j1") -
         process.wait()
 
 
-async def running_jobs(bench: Bench, count: int) -> list[str]:
+async def running_jobs(bench: EngineUnderTest, count: int) -> list[str]:
     """Jobs that a daemon has claimed and not ended."""
     jobs = tuple(a_new_job("echo", "poll") for _ in range(count))
     await bench.store.real.enqueue(Submission(jobs=jobs))
@@ -79,7 +79,7 @@ async def running_jobs(bench: Bench, count: int) -> list[str]:
     return [job.id for job in jobs]
 
 
-async def statuses(bench: Bench) -> dict[JobStatus, int]:
+async def statuses(bench: EngineUnderTest) -> dict[JobStatus, int]:
     counted: dict[JobStatus, int] = {}
     cursor: str | None = None
     while True:
@@ -102,7 +102,7 @@ async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path)
 
         bench.signals.subscribe(stop_at_the_first)
         bench.start()
-        await bench.stopped()
+        await bench.wait_until_stopped()
         assert not bench.ready.is_set()
         assert await statuses(bench) == {JobStatus.RUNNING: 20, JobStatus.QUEUED: BATCH_SIZE}
         signals = [event.signal for event in bench.emitted]
@@ -110,7 +110,7 @@ async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path)
         assert Signal.CONFIG_LOADED not in signals
     async with an_engine(tmp_path, ECHO) as bench:
         bench.store.full.add("claim")
-        await bench.started()
+        await bench.start_and_wait()
         assert await statuses(bench) == {JobStatus.QUEUED: count}
 
 
@@ -120,7 +120,7 @@ async def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
         (job_id,) = await running_jobs(bench, 1)
         bench.engine.stop()
         bench.start()
-        await bench.stopped()
+        await bench.wait_until_stopped()
         assert (await bench.job(job_id)).status is JobStatus.RUNNING
         assert await bench.store.real.config_history(limit=1) == ()
 
@@ -132,7 +132,7 @@ async def test_a_caller_that_waits_during_recovery_learns_of_the_stop(tmp_path: 
         with bench.engine.waiters.waiting_for(job_id) as ended:
             bench.engine.stop()
             bench.start()
-            await bench.stopped()
+            await bench.wait_until_stopped()
             assert ended.done()
 
 
@@ -266,7 +266,7 @@ async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) 
         reaped = threading.Thread(target=lost.wait)
         reaped.start()
         try:
-            await bench.started()
+            await bench.start_and_wait()
             killed = [each for each in bench.emitted if each.signal is Signal.ORPHAN_ENDED]
             assert [(each.job_id, each.data["pid"]) for each in killed] == [(job_id, lost.pid)]
             assert kept.poll() is None
@@ -297,7 +297,7 @@ async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
         with something_that_does_not_end(bench.store.real.store_id, tmp_path / "proc", job_id) as pid:
             bench.start()
             with pytest.raises(ConflictError) as refused:
-                await bench.stopped()
+                await bench.wait_until_stopped()
         assert [each.data["pid"] for each in bench.emitted if each.signal is Signal.ORPHAN_ALIVE] == [pid]
         assert refused.value.details == {"pids": [pid]}
         assert str(pid) in refused.value.message

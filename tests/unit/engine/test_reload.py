@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.engines import Bench, an_engine
+from builders.engines import EngineUnderTest, an_engine
 from builders.plugins import SCRIPT, a_manifest, a_plugin
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.errors import ConflictError, StoreFullError, TooBusyError
@@ -27,7 +27,7 @@ NOTES = (
 )
 
 
-async def origins(bench: Bench) -> list[ConfigOrigin]:
+async def origins(bench: EngineUnderTest) -> list[ConfigOrigin]:
     return [record.origin for record in await bench.store.real.config_history(limit=9)]
 
 
@@ -35,7 +35,7 @@ async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: P
     """The old configuration stays; caller and log get the reason."""
     a_plugin(tmp_path / "plugins", "later", manifest=WITH_INIT, script=NOTES)
     async with an_engine(tmp_path, ECHO) as bench:
-        await bench.started()
+        await bench.start_and_wait()
         before = bench.engine.snapshot()
         bench.configure(ECHO + "  later: {}\n")
         bench.store.full.add("record_config")
@@ -53,7 +53,7 @@ async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: P
 async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
     """File, line and key, as `config check` has them."""
     async with an_engine(tmp_path, ECHO) as bench:
-        await bench.started()
+        await bench.start_and_wait()
         bench.configure(ECHO + "  more: {uses: echo, config: {api_key: canary}}\n")
         warnings = (await bench.engine.reloader.reload()).warnings
         (warning,) = (each for each in warnings if "in the clear" in str(each))
@@ -66,7 +66,7 @@ async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
 async def test_jobs_of_a_removed_plugin_end_after_the_switch(tmp_path: Path) -> None:
     """Queued jobs end dead/plugin_removed, and who waits for them hears of it."""
     async with an_engine(tmp_path, ECHO + "  held: {uses: echo, parallelism: 1}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         job_id = await queued(bench)
         with bench.engine.waiters.waiting_for(job_id) as ended:
             bench.configure(ECHO)
@@ -76,10 +76,10 @@ async def test_jobs_of_a_removed_plugin_end_after_the_switch(tmp_path: Path) -> 
         assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
 
 
-async def queued(bench: Bench) -> str:
+async def queued(bench: EngineUnderTest) -> str:
     """A job of `held` that cannot start, because nothing can be claimed."""
     # The first claim is over: under way, it would find the job that is written with it.
-    await bench.store.asked.wait()
+    await bench.store.claim_called.wait()
     bench.store.full.add("claim")
     return await bench.submit("held")
 
@@ -87,7 +87,7 @@ async def queued(bench: Bench) -> str:
 async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_claim(tmp_path: Path) -> None:
     """The reload holds although the disk was full for the rest of it; no job is run or lost."""
     async with an_engine(tmp_path, ECHO + "  held: {uses: echo}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         job_id = await queued(bench)
         bench.configure(ECHO)
         bench.store.full.add("end_queued")
@@ -106,15 +106,15 @@ async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path:
     """From the moment the init is on disk, which is before the engine hears of it."""
     place = a_plugin(tmp_path / "plugins", "later", manifest=WITH_INIT, script=NOTES)
     async with an_engine(tmp_path, ECHO) as bench:
-        await bench.started()
+        await bench.start_and_wait()
         bench.configure(ECHO + "  later: {}\n")
         bench.store.pause_after_record = asyncio.Event()
         reload = asyncio.create_task(bench.engine.reloader.reload())
         async with asyncio.timeout(60):
             await bench.store.recorded.wait()
-            bench.store.asked.clear()
+            bench.store.claim_called.clear()
             job_id = await bench.submit("later")
-            await bench.store.asked.wait()
+            await bench.store.claim_called.wait()
             with bench.engine.waiters.waiting_for(job_id) as ended:
                 bench.store.pause_after_record.set()
                 await reload
@@ -126,7 +126,7 @@ async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path:
 async def test_a_setting_that_needs_a_restart_refuses_the_whole_reload(tmp_path: Path) -> None:
     """Named, and nothing is recorded."""
     async with an_engine(tmp_path, ECHO) as bench:
-        await bench.started()
+        await bench.start_and_wait()
         bench.configure(ECHO + "  other: {uses: echo}\nstate: {path: elsewhere.db}\n")
         with pytest.raises(ConflictError) as refused:
             await bench.engine.reloader.reload()
@@ -137,7 +137,7 @@ async def test_a_setting_that_needs_a_restart_refuses_the_whole_reload(tmp_path:
 async def test_a_cancelled_caller_does_not_stop_a_reload_half_way(tmp_path: Path) -> None:
     """The configuration that is stored as loaded is the one in force."""
     async with an_engine(tmp_path, ECHO) as bench:
-        await bench.started()
+        await bench.start_and_wait()
         bench.configure(ECHO + "  other: {uses: echo}\n")
         caller = asyncio.create_task(bench.engine.reloader.reload())
         await asyncio.sleep(0)
@@ -153,7 +153,7 @@ async def test_the_end_of_a_run_counts_by_the_schedule_that_is_in_force(tmp_path
     gate = a_plugin(tmp_path / "plugins", "gated", script=script) / "gate"
     os.mkfifo(gate)
     async with an_engine(tmp_path, "  gated: {schedule: {every: 10h}}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         await bench.until(Signal.JOB_STARTED)
         bench.configure("  gated: {schedule: {every: 1h}}\n")
         await bench.engine.reloader.reload()
@@ -180,7 +180,7 @@ async def test_a_reload_with_a_drain_waits_and_refuses_what_is_new(tmp_path: Pat
     """Queued jobs run; submissions are refused, except those of the daemon itself."""
     a_plugin(tmp_path / "plugins", "gated", script=SLOW_ECHO)
     async with an_engine(tmp_path, ECHO + "  gated: {parallelism: 1}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         jobs = [await bench.submit("gated") for _ in range(2)]
         bench.configure(ECHO)
         reloading = asyncio.create_task(bench.engine.reloader.reload(timedelta(minutes=1)))
@@ -203,7 +203,7 @@ async def test_a_drain_is_abandoned_when_its_caller_goes_or_its_time_is_over(tmp
     """The plugin takes jobs again, and its jobs are as they were."""
     a_plugin(tmp_path / "plugins", "gated", script=SLOW_ECHO)
     async with an_engine(tmp_path, ECHO + "  gated: {parallelism: 1}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         jobs = [await bench.submit("gated") for _ in range(2)]
         with pytest.raises(TooBusyError, match="gated: "):
             await bench.engine.reloader.drain(("gated",), timedelta())
@@ -222,7 +222,7 @@ async def test_a_drain_is_abandoned_when_its_caller_goes_or_its_time_is_over(tmp
 async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: Path) -> None:
     """Its caller may have gone: the end of that switch would open what the next one has just closed."""
     async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         bench.configure(ECHO)
         bench.store.pause_after_record = asyncio.Event()
         caller = asyncio.create_task(bench.engine.reloader.reload(timedelta(minutes=1)))
@@ -242,7 +242,7 @@ async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: 
 async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_path: Path) -> None:
     """Between the drain and the reload that removes it nothing comes in."""
     async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         await bench.engine.reloader.drain(("other",), timedelta(minutes=1))
         with pytest.raises(ConflictError, match="is being drained"):
             await run_command(bench.context, RunCommand(plugin="other"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builders.jobs import START, failed, ok
-from builders.scheduling import Bench, a_snapshot, clock_at, scheduling
+from builders.scheduling import SchedulerUnderTest, a_snapshot, clock_at, scheduling
 from builders.stores import stored, whole_ledger
 from ductile.config.secrets import SecretMap
 from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
@@ -20,7 +20,7 @@ HOURLY = "p: {schedule: {every: 1h}}"
 ON_THE_HOUR = 'p: {schedule: {cron: "0 * * * *"}}'
 
 
-async def refused_run(bench: Bench, schedule_id: str) -> object:
+async def refused_run(bench: SchedulerUnderTest, schedule_id: str) -> object:
     """The reason why a run on request is refused."""
     with pytest.raises(ConflictError) as refused:
         await bench.scheduler.run_now("p", schedule_id)
@@ -219,7 +219,7 @@ async def test_a_crash_after_the_firing_fires_nothing_again(tmp_path: Path) -> N
         before = await bench.history()
         clock = bench.clock
     async with scheduling(tmp_path, ON_THE_HOUR, clock=clock) as bench:
-        await bench.look()
+        await bench.wake()
         assert await bench.history() == before
         assert len(await bench.start_all()) == 1
 
@@ -350,7 +350,7 @@ async def test_a_payload_that_cannot_be_stored_is_a_skip_and_delays_no_schedule(
         unfit = replace(plugin.schedules[0], payload=SecretMap({"text": "\ud800"}, {}))
         plugins = {**wanted.plugins, "p": replace(plugin, schedules=(unfit,))}
         bench.snapshot = replace(wanted, plugins=plugins)
-        await bench.look()
+        await bench.wake()
         await bench.clock.advance(hours=1)
         assert await bench.outcomes() == ["10:00:00 skipped x2 bad_payload"]
         assert (await bench.entry()).next_at == START + 2 * HOUR

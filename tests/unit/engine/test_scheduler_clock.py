@@ -50,7 +50,7 @@ async def test_a_clock_set_back_repeats_no_cron_run(tmp_path: Path) -> None:
         await bench.clock.advance(minutes=10)
         await bench.run_next(ok())
         await bench.clock.set_by(minutes=-5)
-        await bench.look()
+        await bench.wake()
         await bench.clock.advance(minutes=16)
         await bench.run_next(ok())
         assert await bench.outcomes() == ["10:10:00 ran", "10:20:00 ran"]
@@ -65,7 +65,7 @@ async def test_a_clock_set_back_starves_no_schedule(tmp_path: Path) -> None:
     async with scheduling(tmp_path, plugins, clock=clock_at("2027-02-08 10:00")) as bench:
         await bench.run_next(ok())
         await bench.clock.set_by(days=-365)
-        await bench.look()
+        await bench.wake()
         now = bench.clock.now()
         assert now == START
         due = {name: (await bench.entry(name)).next_at for name in ("every", "cron", "after")}
@@ -100,7 +100,7 @@ async def test_after_a_clock_set_back_no_wait_becomes_longer(tmp_path: Path) -> 
         waited = (await stored(bench.store, job.id)).next_retry_at
         assert waited is not None
         await bench.clock.set_by(hours=-3)
-        await bench.look()
+        await bench.wake()
         clamped = (await stored(bench.store, job.id)).next_retry_at
         assert clamped is not None
         assert abs(clamped - (waited - 3 * HOUR)) < timedelta(seconds=1)

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from builders.jobs import START, a_new_job, failed, ok
-from builders.scheduling import Bench, clock_at, scheduling
+from builders.scheduling import SchedulerUnderTest, clock_at, scheduling
 from builders.stores import accept, path_of, stored
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import EndedEarly, Hold, JobReason, JobStatus
@@ -22,7 +22,7 @@ from ductile.struct import replace
 HOUR = timedelta(hours=1)
 
 
-async def a_firing(bench: Bench) -> Firing:
+async def a_firing(bench: SchedulerUnderTest) -> Firing:
     """What the scheduler would say for a schedule that is due at the next hour."""
     entry = await bench.entry()
     occurrence = next_occurrence_of(entry)
@@ -248,12 +248,12 @@ async def test_an_instant_that_has_its_row_is_not_run_again(tmp_path: Path) -> N
 # -- the breaker
 
 
-async def breaker(bench: Bench) -> Breaker:
+async def breaker(bench: SchedulerUnderTest) -> Breaker:
     (row,) = await bench.store.list_breakers()
     return row.breaker
 
 
-async def opened(bench: Bench) -> None:
+async def opened(bench: SchedulerUnderTest) -> None:
     for _ in range(3):
         await bench.run_next(failed(permanent=True))
         await bench.clock.advance(minutes=10)

@@ -33,7 +33,7 @@ async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
     monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 5m}\n")
     go = a_plugin(tmp_path / "plugins", "gated", script=GATED) / "go"
     async with an_engine(tmp_path, "  gated: {schedule: {every: 3s, if_running: cancel}}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         job_id = (await bench.until(Signal.JOB_STARTED)).job_id
         assert job_id is not None
         bench.engine.stop()
@@ -41,7 +41,7 @@ async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
         assert entry.next_at is not None
         await SystemClock().wait(entry.next_at + timedelta(seconds=0.5), asyncio.Event())
         go.touch()
-        await bench.stopped()
+        await bench.wait_until_stopped()
         assert (await bench.job(job_id)).status is JobStatus.SUCCEEDED
         assert (await bench.store.real.queue_counts()).depth == 0
 
@@ -61,12 +61,12 @@ async def test_nothing_is_taken_in_meanwhile_whatever_the_door(
     monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 5m}\n")
     go = a_plugin(tmp_path / "plugins", "gated", script=GATED) / "go"
     async with an_engine(tmp_path, "  gated: {schedule: {every: 1h}}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         await bench.until(Signal.JOB_STARTED)
         bench.engine.stop()
         with pytest.raises(TooBusyError, match="stopping") as refused:
             await table.OPERATIONS[operation].run(bench.context, given)
         assert refused.value.exit_status == 75
         go.touch()
-        await bench.stopped()
+        await bench.wait_until_stopped()
         assert (await bench.store.real.queue_counts()).depth == 0

@@ -26,7 +26,7 @@ async def test_one_health_check_at_a_time_for_each_plugin(tmp_path: Path) -> Non
         entrypoint.write_text(WAITING)
         pipe = Path(f"{entrypoint}.pipe")
         os.mkfifo(pipe)
-        await bench.started()
+        await bench.start_and_wait()
         first = asyncio.create_task(check_health(bench.context, CheckHealth()))
         await bench.until(Signal.JOB_STARTED)
         second = asyncio.create_task(check_health(bench.context, CheckHealth(plugin="echo")))
@@ -50,7 +50,7 @@ async def test_a_job_beside_the_queue_takes_no_worker(tmp_path: Path) -> None:
         entrypoint = tmp_path / "plugins" / "echo" / "run.sh"
         entrypoint.write_text(WAITING)
         os.mkfifo(f"{entrypoint}.pipe")
-        await bench.started()
+        await bench.start_and_wait()
         jobs = [await bench.submit(max_attempts=1) for _ in range(2)]
         for _ in jobs:
             await bench.until(Signal.JOB_STARTED)

@@ -18,7 +18,7 @@ async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
     """`if_running: cancel` ends it in the transaction of the new one; it is published like any end."""
     async with an_engine(tmp_path, "  echo: {schedule: {every: 1h, if_running: cancel}}\n") as bench:
         bench.store.full.add("claim")
-        await bench.started()
+        await bench.start_and_wait()
         await bench.until(Signal.SCHEDULE_FIRED)
         (entry,) = await bench.store.real.list_schedules()
         assert entry.last_job_id is not None
@@ -35,7 +35,7 @@ async def test_a_waiting_caller_resumes_at_an_end_on_request(tmp_path: Path) -> 
     """A job that never ran: cancelled, or purged with the queue."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         bench.store.full.add("claim")
-        await bench.started()
+        await bench.start_and_wait()
         for operation in ("job.cancel", "queue.purge"):
             job_id = await bench.submit()
             with bench.engine.waiters.waiting_for(job_id) as ended:
@@ -48,7 +48,7 @@ async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> No
     """It is registered before the job is looked at, so no end is missed; then nothing but the end answers."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         bench.store.full.add("claim")
-        await bench.started()
+        await bench.start_and_wait()
         job_id = await bench.submit()
         waiting = asyncio.create_task(wait_for_job(bench.context, WaitForJob(job_id=job_id)))
         while not bench.engine.status().waiting_callers:

@@ -18,7 +18,7 @@ from standardwebhooks import Webhook
 from builders.clocks import SimulatedClock
 from builders.configs import a_config, loaded
 from builders.jobs import START, a_new_job, ok
-from builders.receivers import Received, Receiver, Reply, a_receiver
+from builders.receivers import ReceivedRequest, Receiver, Reply, a_receiver
 from builders.stores import accept, claim_one, open_sqlite, settle, whole_ledger
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.secrets import Secret
@@ -95,7 +95,7 @@ async def sending(
         await store.close()
 
 
-def answering(*statuses: int, **headers: str) -> Callable[[Received, int], Reply]:
+def answering(*statuses: int, **headers: str) -> Callable[[ReceivedRequest, int], Reply]:
     """These statuses one after the other, and the last one for ever."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda _, before: Reply(status=statuses[min(before, len(statuses) - 1)], headers=named)
@@ -230,7 +230,7 @@ async def test_a_later_event_does_not_overtake_one_that_is_on_its_way(tmp_path: 
     """First attempts go out in order for each job; those of other jobs do not wait."""
     release = threading.Event()
 
-    def slow_to_the_first(request: Received, _before: int) -> Reply:
+    def slow_to_the_first(request: ReceivedRequest, _before: int) -> Reply:
         return Reply(after=release if request.path == "/slow" and request.body["state"] == "queued" else None)
 
     with a_receiver(slow_to_the_first) as receiver:
@@ -255,7 +255,7 @@ async def test_a_later_event_does_not_overtake_one_that_is_on_its_way(tmp_path: 
 async def test_a_retry_holds_back_no_later_event(tmp_path: Path) -> None:
     """Once its first attempt has failed, what follows goes out."""
 
-    def no_to_queued(request: Received, _before: int) -> Reply:
+    def no_to_queued(request: ReceivedRequest, _before: int) -> Reply:
         return Reply(status=500 if request.body["state"] == "queued" else 200)
 
     with a_receiver(no_to_queued) as receiver:

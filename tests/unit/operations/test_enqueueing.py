@@ -52,7 +52,7 @@ async def test_a_caller_cancelled_during_the_commit_undoes_nothing(tmp_path: Pat
     """A job that is written but not announced would wait in the queue until another one comes."""
     routes = "routes: [{from: api, event_type: it.happened, to: echo.poll}]\n"
     async with an_engine(tmp_path, f"  echo: {{}}\n{routes}") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         store = Handed(bench.store)
         caller = asyncio.create_task(submit(replace(bench.context, store=store, source=SOURCE)))
         await store.there.wait()

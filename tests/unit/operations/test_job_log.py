@@ -25,7 +25,7 @@ AT_ONCE = timedelta(0)
 async def test_no_patience_is_not_the_usual_patience(tmp_path: Path) -> None:
     """A follower with `timeout: 0s` is answered at once, with what there is."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         async with asyncio.timeout(60):
             assert await follow_log(bench.context, FollowLog(timeout=AT_ONCE)) == NewExecutions(
                 logs=[], live_output=[], position=0, stopping=False
@@ -40,7 +40,7 @@ async def test_no_patience_is_not_the_usual_patience(tmp_path: Path) -> None:
 async def test_rows_pruned_since_a_follower_asked_are_reported_as_a_gap(tmp_path: Path) -> None:
     """A follower gets a gap only if retention has removed entries that it has not seen."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        await bench.started()
+        await bench.start_and_wait()
         await bench.submit()
         await bench.until(Signal.JOB_SUCCEEDED)
         _, highest = await bench.store.ledger_range()

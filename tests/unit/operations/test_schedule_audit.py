@@ -11,7 +11,7 @@ import pytest
 
 from builders.clocks import SimulatedClock
 from builders.jobs import a_new_job, failed, ok
-from builders.scheduling import Bench, scheduling
+from builders.scheduling import SchedulerUnderTest, scheduling
 from builders.stores import accept
 from ductile.operations.context import OperationContext
 from ductile.operations.schedules.audit import HistoryAudit, ShowHistory, show_history
@@ -21,14 +21,14 @@ HOURLY = 'p: {schedule: {cron: "0 * * * *"}}'
 EVERY = "p: {schedule: {every: 1h, jitter: 10m}}"
 
 
-async def audit(bench: Bench, limit: int = DEFAULT_PAGE) -> HistoryAudit:
+async def audit(bench: SchedulerUnderTest, limit: int = DEFAULT_PAGE) -> HistoryAudit:
     context = OperationContext(
         store=bench.store, snapshot=lambda: bench.snapshot, now=bench.clock.now, rng=Random(1)
     )
     return (await show_history(context, ShowHistory(plugin="p", limit=limit))).account
 
 
-def forget_one(bench: Bench, position: int) -> None:
+def forget_one(bench: SchedulerUnderTest, position: int) -> None:
     """Delete the row of one occurrence."""
     connection = sqlite3.connect(bench.directory / "state.db")
     connection.execute(
@@ -39,7 +39,7 @@ def forget_one(bench: Bench, position: int) -> None:
     connection.close()
 
 
-async def a_day(bench: Bench) -> None:
+async def a_day(bench: SchedulerUnderTest) -> None:
     """Runs, a pause, a run out of turn, a run that takes too long."""
     for hour in range(24):
         await bench.clock.advance(minutes=30)

@@ -8,7 +8,7 @@ from random import Random
 
 from builders.clocks import SimulatedClock
 from builders.jobs import ok
-from builders.scheduling import Bench, a_snapshot, clock_at, scheduling
+from builders.scheduling import SchedulerUnderTest, a_snapshot, clock_at, scheduling
 from builders.stores import open_sqlite
 from ductile.operations.context import OperationContext
 from ductile.operations.schedules.manage import ListSchedules, PreviewRuns, list_schedules, preview
@@ -16,7 +16,7 @@ from ductile.operations.schedules.manage import ListSchedules, PreviewRuns, list
 NIGHTLY = 'p: {schedule: {cron: "30 2 * * *", timezone: Europe/Berlin}}'
 
 
-def a_context(bench: Bench, plugins: str | None = None) -> OperationContext:
+def a_context(bench: SchedulerUnderTest, plugins: str | None = None) -> OperationContext:
     """A context without a daemon. With `plugins`, the configuration was edited after the last start."""
     snapshot = bench.snapshot if plugins is None else a_snapshot(bench.directory / "edited", plugins)
     return OperationContext(store=bench.store, snapshot=lambda: snapshot, now=bench.clock.now, rng=Random(1))

@@ -12,7 +12,7 @@ import pytest
 
 from builders.plugins import a_manifest
 from builders.services import Reply, a_service
-from builders.shipped import ROOT, Said, ask, ask_raw
+from builders.shipped import ROOT, PluginResult, ask, ask_raw
 
 PACKAGE = Path(__file__).parents[3] / "src" / "ductile" / "sdk" / "__init__.py"
 HEAD = (
@@ -35,7 +35,7 @@ def a_plugin_that(directory: Path, body: str) -> Path:
     return place
 
 
-def go(directory: Path, body: str, **given: Any) -> Said:
+def go(directory: Path, body: str, **given: Any) -> PluginResult:
     return ask(a_plugin_that(directory, body), "go", **given)
 
 
@@ -173,7 +173,7 @@ def test_a_name_that_python_reserves_takes_an_underscore(tmp_path: Path) -> None
     assert ask(plugin, "import").kind == "ok"
 
 
-def call_back(directory: Path, url: str, **given: Any) -> Said:
+def call_back(directory: Path, url: str, **given: Any) -> PluginResult:
     body = f"return request.gateway({url!r}, 'tok').call('/plugin/echo/poll', {{'payload': {{}}}})"
     return go(directory, body, **given)
 
@@ -182,7 +182,7 @@ def test_calls_of_the_gateway_say_which_job_makes_them(tmp_path: Path) -> None:
     """X-Ductile-Job, by which hops and trace are inherited."""
     with a_service(lambda _: Reply(status=202, body=b'{"job_id": "j2"}')) as service:
         assert call_back(tmp_path, service.url + "/").answer["result"] == {"job_id": "j2"}
-    (asked,) = service.asked
+    (asked,) = service.requests
     assert (asked.method, asked.path, asked.body) == ("POST", "/plugin/echo/poll", b'{"payload": {}}')
     assert asked.headers["x-ductile-job"] == "j1"
     assert asked.headers["authorization"] == "Bearer tok"

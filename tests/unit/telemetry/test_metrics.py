@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from builders.metrics import described
+from builders.metrics import descriptions_of
 from ductile.core.json import JsonObject
 from ductile.telemetry.metrics import MAX_TIMED_JOBS, Metrics
 from ductile.telemetry.signals import Signal, SignalBus
@@ -131,7 +131,7 @@ def test_every_metric_is_rendered() -> None:
     metrics = Metrics(lambda: 0.0)
     queue = {"ready": 1, "waiting": 2, "running": 3}
     text = metrics.render(version="x", queue=queue, breakers=[("echo", "poll", "open")], streams=4).decode()
-    for name, kind, _labels, _help in described(metrics):
+    for name, kind, _labels, _help in descriptions_of(metrics):
         assert f"# TYPE {name} {kind}" in text
     assert 'ductile_breaker_state{command="poll",plugin="echo"} 2.0' in text
     assert 'ductile_queue_depth{state="waiting"} 2.0' in text

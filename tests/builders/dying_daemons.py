@@ -1,4 +1,4 @@
-"""Lives of a real daemon: started as a process that dies at a step or at an instant, and ended by a kill."""
+"""A real daemon that is killed at a step, after some lines of its log, or by the test."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from builders.processes import Process, start_with_output
 _DAEMON = Path(__file__).parents[1] / "crash" / "dying_daemon.py"
 
 
-def a_life(directory: Path, dies_at: str = "never", times: int = 1, *, kill_after: int | None = None) -> Life:
-    """Start a daemon on a configuration; it dies at the n-th time of a signal, if one is named."""
+def start_daemon(
+    directory: Path, dies_at: str = "never", times: int = 1, *, kill_after: int | None = None
+) -> DaemonProcess:
+    """Start a daemon that kills itself at the n-th time of a signal, if one is named.
+
+    With `kill_after` it is killed after so many lines of its log.
+    """
     process, output = start_with_output(
         [_DAEMON, str(directory), dies_at, str(times)],
         directory=directory,
         environment={"PATH": os.environ["PATH"], "HOME": str(directory), "LANG": "C.UTF-8"},
     )
-    return Life(process, output, kill_after=kill_after)
+    return DaemonProcess(process, output, kill_after=kill_after)
 
 
-class Life:
-    """A daemon whose log is read all the time, as a service manager does."""
+class DaemonProcess:
+    """A daemon whose log is read by a thread."""
 
     def __init__(self, process: Process, output: BinaryIO, *, kill_after: int | None = None) -> None:
-        """`kill_after` so many lines of its log: an instant that the daemon knows nothing of."""
         self.process = process
         self._output = output
         self._kill_after = kill_after
@@ -46,12 +50,12 @@ class Life:
         self._ready_or_over.set()
 
     def wait_until_ready(self) -> bool:
-        """False if it died before."""
+        """Wait until the daemon is ready; return False if it died before."""
         self._ready_or_over.wait()
         return self._is_ready
 
     def end(self, *, by_itself: bool = False) -> None:
-        """Kill it; or, if it has ended by itself, expect that it said so by its status."""
+        """Kill the daemon, or with `by_itself` check that it has ended with status 1."""
         self.process.kill()
         assert self.process.wait() == (1 if by_itself else -signal.SIGKILL)
         self._reader.join()
