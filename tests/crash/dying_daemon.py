@@ -1,7 +1,7 @@
 """The real daemon with one more subscriber, which kills the process at the n-th time of a signal.
 
-A signal is emitted right after its step is on disk, or right before the next: dying there is dying between
-two durable steps. Started by `test_daemon_survives_sigkill`.
+A signal is emitted right after its step is on disk, or right before the next one, so the daemon dies between
+two durable steps. `builders.dying_daemons` starts it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ductile.telemetry.signals import Signal, SignalEvent
 
 
 def main(config: str, name: str, times: int) -> None:
-    seen = count(1)
-    fatal = next((each for each in Signal if each == name), None)
+    emitted = count(1)
+    fatal = next((member for member in Signal if member == name), None)
 
     def die(event: SignalEvent) -> None:
-        if event.signal is fatal and next(seen) == times:
+        if event.signal is fatal and next(emitted) == times:
             os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(serve(config, os.environ, subscribers=(die,)))

@@ -1,6 +1,6 @@
 """A process that restores an earlier configuration and kills itself when it is about to replace a file.
 
-Started by `test_config_change_survives_sigkill` with the number of the replacement to die at.
+`test_config_change_survives_sigkill` starts it with the number of the replacement at which it dies.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ductile.admin.apply import plan_offline, plan_rollback
 def main(config: str, to: str, die_at: int) -> None:
     _, contents = plan_rollback(config, {}, to, keep_env=False)
     plan = plan_offline(config, {}, contents)
-    seen = 0
+    replacements = 0
 
     def count(event: str, _: tuple[object, ...]) -> None:
-        nonlocal seen
+        nonlocal replacements
         if event in ("os.rename", "os.remove"):
-            seen += 1
-            if seen == die_at:
+            replacements += 1
+            if replacements == die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)

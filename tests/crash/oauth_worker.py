@@ -1,4 +1,4 @@
-"""A job that refreshes a grant and uses it, killed by SIGKILL before the n-th line of the library.
+"""A job that refreshes a grant and uses it. SIGKILL ends it before the n-th line of the library.
 
     oauth_worker.py LIBRARY SERVICE_URL STATE_FILE N
 
@@ -47,13 +47,13 @@ def main() -> None:
     sys.settrace(count)
     try:
         account = oauth2.Account(request, provider)
-        answer = account.call("GET", url + "/things")
-        outcome = {"status": answer.status, "state": request.succeeded("ok").get("state_updates", {})}
+        response = account.call("GET", url + "/things")
+        outcome = {"status": response.status, "state": request.succeeded("ok").get("state_updates", {})}
     except Failure as failure:
         outcome = {"error": str(failure), "retry": failure.retry}
     finally:
         sys.settrace(None)
-    print(json.dumps(outcome))  # noqa: T201 - the answer to the test
+    print(json.dumps(outcome))  # noqa: T201 - the test reads it
 
 
 main()

@@ -1,7 +1,7 @@
-"""A process that uses a store without rest and says on stdout what the store has acknowledged.
+"""A process that uses a store continuously and reports on stdout what the store has acknowledged.
 
-Started by `test_store_survives_sigkill`, which kills it in the middle. A line is printed only after the
-verb has returned, so whatever was printed must be found in the store afterwards.
+`test_store_survives_sigkill` starts and kills it. A line is printed only after the verb has returned, so the
+store must have the content of every line.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ POLICY = Policy(
 )
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -79,10 +79,10 @@ async def submit(store: Store, rng: Random) -> None:
         )
         ledger = (rerun,) if job.rerun_of is not None else ()
         submission = Submission(jobs=(job,), ledger=ledger, dedupe_window=timedelta(0))
-        (answer,) = await store.enqueue(submission)
-        if isinstance(answer, Accepted):
-            latest = answer.job_id
-            say("accepted", answer.job_id)
+        (result,) = await store.enqueue(submission)
+        if isinstance(result, Accepted):
+            latest = result.job_id
+            report("accepted", result.job_id)
 
 
 async def work(store: Store, rng: Random) -> None:
@@ -92,12 +92,12 @@ async def work(store: Store, rng: Random) -> None:
             owner=str(os.getpid()), caps=Caps(workers=8), limit=2, lease=timedelta(minutes=1)
         )
         for claim in claims:
-            say("claimed", claim.job.id, claim.job.execution)
+            report("claimed", claim.job.id, claim.job.execution)
             settled = await store.settle(claim.job, an_outcome(rng), POLICY)
             assert isinstance(settled, Settled)
-            say("settled", claim.job.id, claim.job.execution, settled.settlement.status)
+            report("settled", claim.job.id, claim.job.execution, settled.settlement.status)
             for child in settled.started:
-                say("accepted", child.job_id)
+                report("accepted", child.job_id)
 
 
 def an_outcome(rng: Random) -> Outcome:
@@ -116,9 +116,9 @@ def an_outcome(rng: Random) -> Outcome:
 async def main(path: Path, seed: int) -> None:
     rng = Random(seed)
     store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=rng)
-    while (moved := await store.recover(POLICY)).jobs:
-        for job in moved.jobs:
-            say("recovered", job.id)
+    while (recovery := await store.recover(POLICY)).jobs:
+        for job in recovery.jobs:
+            report("recovered", job.id)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
             tasks.create_task(submit(store, rng))

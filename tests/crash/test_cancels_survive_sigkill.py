@@ -1,6 +1,6 @@
 """An acknowledged cancel ends its job, whatever is killed and whatever is retried in the same moment.
 
-Out of a cancelled end leads only a retry that was requested when the job had ended.
+Only a retry that was requested after its end starts a cancelled job again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import apsw
 import pytest
 
+from builders.dying_daemons import DaemonProcess, start_daemon
 from builders.invariants import violations
-from builders.lives import Life, a_life
 from ductile.control.client import call_daemon
 from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, DuctileError
@@ -68,11 +68,13 @@ class Requests:
 
     def submit(self, number: int) -> None:
         if number % 3 == 0:
-            answer = call_daemon(self.socket, "pipeline.run", {"pipeline": "both", "payload": {"n": number}})
+            response = call_daemon(
+                self.socket, "pipeline.run", {"pipeline": "both", "payload": {"n": number}}
+            )
         else:
-            given: JsonObject = {"plugin": "slow", "command": "handle", "payload": {"n": number}}
-            answer = call_daemon(self.socket, "plugin.run", given)
-        self.jobs.append(str(answer["job_id"]))
+            request: JsonObject = {"plugin": "slow", "command": "handle", "payload": {"n": number}}
+            response = call_daemon(self.socket, "plugin.run", request)
+        self.jobs.append(str(response["job_id"]))
 
     def cancel(self, job_id: str) -> None:
         call_daemon(self.socket, "job.cancel", {"job_id": job_id})
@@ -84,27 +86,27 @@ class Requests:
         except ConflictError:
             return
         except DuctileError:
-            pass  # the daemon died: the retry may be on disk or not
+            pass  # the daemon died: the retry may be stored or not
         self.retried.add(job_id)
 
 
 def together(*calls: Callable[[], None]) -> None:
-    """Make the calls at the same time; a daemon that dies meanwhile answers none of them."""
+    """Make the calls at the same time. A daemon that dies meanwhile makes them fail."""
 
-    def call(each: Callable[[], None]) -> None:
+    def call(function: Callable[[], None]) -> None:
         try:
-            each()
+            function()
         except DuctileError:
             return
 
-    threads = [threading.Thread(target=call, args=(each,)) for each in calls]
+    threads = [threading.Thread(target=call, args=(function,)) for function in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def live_through(requests: Requests, daemon: Life) -> None:
+def run_until_killed(requests: Requests, daemon: DaemonProcess) -> None:
     """Submit, then cancel and retry each job at the same time, until the daemon dies or all was requested."""
     try:
         if daemon.wait_until_ready():
@@ -145,8 +147,8 @@ def some_requests(directory: Path) -> Requests:
 def test_an_acknowledged_cancel_ends_its_job(tmp_path: Path, step: Signal) -> None:
     requests = some_requests(tmp_path)
     for times in TIMES:
-        live_through(requests, a_life(tmp_path, step, times))
-    check_after_one_more_life(requests)
+        run_until_killed(requests, start_daemon(tmp_path, step, times))
+    check_after_another_start(requests)
 
 
 @pytest.mark.slow
@@ -156,12 +158,12 @@ def test_hundreds_of_cancels_and_kills(tmp_path: Path, step: Signal) -> None:
     """The nightly form."""
     requests = some_requests(tmp_path)
     for times in range(1, 25):
-        live_through(requests, a_life(tmp_path, step, times))
-    check_after_one_more_life(requests)
+        run_until_killed(requests, start_daemon(tmp_path, step, times))
+    check_after_another_start(requests)
 
 
-def check_after_one_more_life(requests: Requests) -> None:
-    daemon = a_life(requests.directory)
+def check_after_another_start(requests: Requests) -> None:
+    daemon = start_daemon(requests.directory)
     assert daemon.wait_until_ready()
     for job_id in requests.jobs:
         call_daemon(requests.socket, "job.wait", {"job_id": job_id})

@@ -31,7 +31,7 @@ def apply(config: Path) -> None:
 
 
 def two_configurations(directory: Path) -> Path:
-    """Sealed one after the other: two files changed, one added, one removed."""
+    """Seal two configurations, one after the other. Two files change, one is added, one is removed."""
     (directory / "plugins").mkdir(parents=True)
     config = a_config(directory, "include: [conf.d]\nservice: {max_workers: 1}\n")
     (directory / "conf.d").mkdir()
@@ -48,7 +48,7 @@ def two_configurations(directory: Path) -> Path:
 
 @pytest.mark.parametrize("undo", [False, True], ids=["finish", "undo"])
 def test_a_killed_rollback_is_finished_or_taken_back(tmp_path: Path, undo: bool) -> None:
-    """Until then the configuration is not loaded and nothing else is written. No mixture is ever in force."""
+    """Before that, the configuration is neither loaded nor changed. A mixture is never in force."""
     config = two_configurations(tmp_path / "origin")
     first, second = list_seals(config.parent)
     new = files(config.parent)
@@ -56,24 +56,24 @@ def test_a_killed_rollback_is_finished_or_taken_back(tmp_path: Path, undo: bool)
     for die_at in count(1):
         directory = tmp_path / str(die_at)
         shutil.copytree(config.parent, directory)
-        here = directory / config.name
-        words = [sys.executable, str(WORKER), str(here), first.id, str(die_at)]
-        ended = subprocess.run(words, check=False, capture_output=True, timeout=120)
-        if ended.returncode != -signal.SIGKILL:
-            assert ended.returncode == 0, ended.stderr
+        copied_config = directory / config.name
+        words = [sys.executable, str(WORKER), str(copied_config), first.id, str(die_at)]
+        result = subprocess.run(words, check=False, capture_output=True, timeout=120)
+        if result.returncode != -signal.SIGKILL:
+            assert result.returncode == 0, result.stderr
             break
         if not journal_path(directory).exists():  # before the first file, or after the last
             assert files(directory) in (new, files_of_first())
-            open_configuration(here, {})
+            open_configuration(copied_config, {})
             continue
         interrupted += 1
         with pytest.raises(IntegrityError, match="was interrupted"):
-            open_configuration(here, {})
+            open_configuration(copied_config, {})
         with pytest.raises(IntegrityError, match="was interrupted"):
-            apply(here)
-        finish_or_undo_change(str(here), {}, undo=undo)
+            apply(copied_config)
+        finish_or_undo_change(str(copied_config), {}, undo=undo)
         assert files(directory) == (new if undo else files_of_first())
-        open_configuration(here, {})
+        open_configuration(copied_config, {})
     assert interrupted >= 5
     assert files(directory) == files_of_first()
     assert second.id != first.id

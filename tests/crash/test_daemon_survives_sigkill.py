@@ -16,15 +16,15 @@ import apsw
 import psycopg
 import pytest
 
+from builders.dying_daemons import DaemonProcess, start_daemon
 from builders.invariants import violations
-from builders.lives import Life, a_life
 from builders.postgres import keep_in, store_url
 from ductile.control.client import call_daemon
 from ductile.core.json import JsonObject
 from ductile.errors import DuctileError
 from ductile.telemetry.signals import Signal
 
-#: Where to die, and at the how manieth time. With those at random instants, 60 kills.
+#: The daemon dies at each of these signals, at each of these times. With the random instants, 60 kills.
 STEPS = [
     Signal.SERVICE_STARTING,
     Signal.CONFIG_LOADED,
@@ -48,7 +48,7 @@ POSTGRES_STEPS = [
     Signal.JOB_SUCCEEDED,
 ]
 
-#: Notes every run under a lock that dies with the process: two at once for one job would be seen.
+#: Notes every run under a lock that dies with the process, so that two executions at once are detected.
 SOURCE = """#!{python}
 import fcntl, json, os, select, sys
 request = json.load(sys.stdin)
@@ -87,8 +87,8 @@ routes:
 
 
 @dataclass(slots=True)
-class Ground:
-    """A configuration, its store, and what has been accepted from us."""
+class Workspace:
+    """A configuration, its store, and the accepted jobs."""
 
     directory: Path
     accepted: list[str] = field(default_factory=list)
@@ -102,12 +102,12 @@ class Ground:
     def socket(self) -> Path:
         return self.directory / "data" / "ductile.sock"
 
-    def start(self, dies_at: str, times: int = 1, *, kill_after: int | None = None) -> Life:
-        return a_life(self.directory, dies_at, times, kill_after=kill_after)
+    def start(self, dies_at: str, times: int = 1, *, kill_after: int | None = None) -> DaemonProcess:
+        return start_daemon(self.directory, dies_at, times, kill_after=kill_after)
 
     def submit(self, number: int) -> None:
-        given: JsonObject = {"plugin": "source", "command": "handle", "payload": {"n": number}}
-        self.accepted.append(str(call_daemon(self.socket, "plugin.run", given)["job_id"]))
+        request: JsonObject = {"plugin": "source", "command": "handle", "payload": {"n": number}}
+        self.accepted.append(str(call_daemon(self.socket, "plugin.run", request)["job_id"]))
 
     def query(self, statement: LiteralString) -> list[tuple[Any, ...]]:
         if self.store.exists():
@@ -116,15 +116,15 @@ class Ground:
                 return connection.execute(statement).fetchall()
             finally:
                 connection.close()
-        with psycopg.connect(store_url(self.directory)) as on_server:
-            return on_server.execute(statement).fetchall()
+        with psycopg.connect(store_url(self.directory)) as server:
+            return server.execute(statement).fetchall()
 
     def wait_for_all(self) -> None:
         for job_id in self.accepted:
             call_daemon(self.socket, "job.wait", {"job_id": job_id})
 
 
-def a_ground(directory: Path) -> Ground:
+def a_workspace(directory: Path) -> Workspace:
     notes = directory / "notes"
     notes.mkdir()
     for name, script in (("source", SOURCE.format(python=sys.executable)), ("sink", SINK)):
@@ -143,64 +143,66 @@ def a_ground(directory: Path) -> Ground:
         }
         (plugin / "manifest.yaml").write_text(json.dumps(manifest), encoding="utf-8")
     (directory / "config.yaml").write_text(CONFIG.format(notes=notes), encoding="utf-8")
-    return Ground(directory=directory)
+    return Workspace(directory=directory)
 
 
-def live_through(ground: Ground, daemon: Life, *, jobs: int = 8, terminate: bool = False) -> None:
-    """One life: submit until it dies, or let it finish, then kill it."""
+def run_until_killed(
+    workspace: Workspace, daemon: DaemonProcess, *, jobs: int = 8, terminate: bool = False
+) -> None:
+    """Submit jobs until the daemon dies or all have ended, then kill it."""
     try:
         if daemon.wait_until_ready():
             for number in range(jobs):
-                ground.submit(number)
+                workspace.submit(number)
             if terminate:
                 daemon.process.terminate()
-            ground.wait_for_all()
+            workspace.wait_for_all()
     except DuctileError:
-        pass  # it died while we talked to it, which is the point
+        pass  # the daemon died meanwhile, as intended
     daemon.end()
-    ground.kills += 1
-    if ground.store.exists():  # it may have died before it made one
-        assert violations(ground.store) == []
+    workspace.kills += 1
+    if workspace.store.exists():  # the daemon may have died before it created one
+        assert violations(workspace.store) == []
 
 
-def die_at_a_step(ground: Ground, step: Signal, times: Iterable[int]) -> None:
+def die_at_a_step(workspace: Workspace, step: Signal, times: Iterable[int]) -> None:
     for count in times:
         terminate = step is Signal.SERVICE_STOPPING
-        live_through(ground, ground.start(step, count), terminate=terminate)
+        run_until_killed(workspace, workspace.start(step, count), terminate=terminate)
 
 
-def die_at_random(ground: Ground, rng: Random, kills: int) -> None:
+def die_at_random(workspace: Workspace, rng: Random, kills: int) -> None:
     for _ in range(kills):
-        live_through(ground, ground.start("never", kill_after=rng.randrange(1, 160)), jobs=16)
+        run_until_killed(workspace, workspace.start("never", kill_after=rng.randrange(1, 160)), jobs=16)
 
 
-def check_after_one_more_life(ground: Ground, kills: int) -> None:
-    daemon = ground.start("never")
+def check_after_another_start(workspace: Workspace, kills: int) -> None:
+    daemon = workspace.start("never")
     assert daemon.wait_until_ready()
-    ground.submit(99)
-    ground.wait_for_all()
-    assert call_daemon(ground.socket, "system.selfcheck", {})["sound"] is True
+    workspace.submit(99)
+    workspace.wait_for_all()
+    assert call_daemon(workspace.socket, "system.selfcheck", {})["sound"] is True
     daemon.end()
-    assert ground.kills == kills
-    if ground.store.exists():
-        assert violations(ground.store) == []
-    assert not (ground.directory / "notes" / "overlap").exists(), "a job ran twice at the same time"
-    check_everything_ended(ground)
+    assert workspace.kills == kills
+    if workspace.store.exists():
+        assert violations(workspace.store) == []
+    assert not (workspace.directory / "notes" / "overlap").exists(), "a job ran twice at the same time"
+    check_everything_ended(workspace)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_nothing_is_lost_or_doubled_whichever_step_it_dies_at(tmp_path: Path, step: Signal) -> None:
     """Every accepted job ends, no job runs twice at once, no child exists twice, every row is sound."""
-    ground = a_ground(tmp_path)
-    die_at_a_step(ground, step, TIMES)
-    check_after_one_more_life(ground, kills=len(TIMES))
+    workspace = a_workspace(tmp_path)
+    die_at_a_step(workspace, step, TIMES)
+    check_after_another_start(workspace, kills=len(TIMES))
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_lost_or_doubled_at_random_instants_under_load(tmp_path: Path, seed: int) -> None:
-    ground = a_ground(tmp_path)
-    die_at_random(ground, Random(seed), kills=6)
-    check_after_one_more_life(ground, kills=6)
+    workspace = a_workspace(tmp_path)
+    die_at_random(workspace, Random(seed), kills=6)
+    check_after_another_start(workspace, kills=6)
 
 
 @pytest.mark.slow
@@ -208,27 +210,27 @@ def test_nothing_is_lost_or_doubled_at_random_instants_under_load(tmp_path: Path
 @pytest.mark.parametrize("step", STEPS)
 def test_hundreds_of_kills(tmp_path: Path, step: Signal) -> None:
     """The nightly form: over five hundred kills in all."""
-    ground = a_ground(tmp_path)
-    die_at_a_step(ground, step, range(1, 33))
-    die_at_random(ground, Random(step), kills=12)
-    check_after_one_more_life(ground, kills=44)
+    workspace = a_workspace(tmp_path)
+    die_at_a_step(workspace, step, range(1, 33))
+    die_at_random(workspace, Random(step), kills=12)
+    check_after_another_start(workspace, kills=44)
 
 
 def test_nothing_is_lost_or_doubled_on_postgresql(tmp_path: Path) -> None:
     """The same with a store on a server: the next start recovers the jobs of the node that was killed."""
-    ground = a_ground(tmp_path)
+    workspace = a_workspace(tmp_path)
     keep_in("postgres", tmp_path / "config.yaml")
     for step in POSTGRES_STEPS:
-        die_at_a_step(ground, step, (2,))
-    check_after_one_more_life(ground, kills=len(POSTGRES_STEPS))
+        die_at_a_step(workspace, step, (2,))
+    check_after_another_start(workspace, kills=len(POSTGRES_STEPS))
 
 
-def check_everything_ended(ground: Ground) -> None:
-    rows = {str(job_id): status for job_id, status in ground.query("SELECT id, status FROM job_queue")}
-    assert [job_id for job_id in ground.accepted if rows.get(job_id) != "succeeded"] == []
-    origins = ground.query("SELECT origin_job_id, origin_event_index FROM job_queue WHERE plugin = 'sink'")
-    # Two events, one route: two children for each job that succeeded, whichever life it succeeded in.
-    done = [job_id for job_id, status in rows.items() if status == "succeeded"]
-    sources = {job_id for job_id in done if job_id in {origin for origin, _ in origins}}
-    assert set(ground.accepted) <= sources
+def check_everything_ended(workspace: Workspace) -> None:
+    rows = {str(job_id): status for job_id, status in workspace.query("SELECT id, status FROM job_queue")}
+    assert [job_id for job_id in workspace.accepted if rows.get(job_id) != "succeeded"] == []
+    origins = workspace.query("SELECT origin_job_id, origin_event_index FROM job_queue WHERE plugin = 'sink'")
+    # Two events and one route: two children for each succeeded job, whichever daemon ran it.
+    succeeded = [job_id for job_id, status in rows.items() if status == "succeeded"]
+    sources = {job_id for job_id in succeeded if job_id in {origin for origin, _ in origins}}
+    assert set(workspace.accepted) <= sources
     assert set(Counter(origin for origin, _ in origins).values()) == {2}

@@ -19,32 +19,32 @@ from fakes.service import Call, Reply
 WORKER = Path(__file__).with_name("oauth_worker.py")
 
 
-class Things(OAuthService):
+class ThingsService(OAuthService):
     def respond(self, call: Call) -> Reply:
         if (reply := self.respond_oauth(call)) is not None:
             return reply
         return Reply({}, 401) if self.grant_of(call) is None else Reply({"things": []})
 
 
-def run(service: Things, directory: Path, last_line: int) -> dict[str, Any] | None:
-    """One job; None if it was killed. Its state is applied if it succeeds, as Ductile does."""
+def run(service: ThingsService, directory: Path, last_line: int) -> dict[str, Any] | None:
+    """Run one job and return its outcome; None if it was killed. As in Ductile, its state is stored."""
     state = directory / "state.json"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(WORKER), str(ROOT / "lib"), service.url, str(state), str(last_line)],
         env={"PATH": os.environ["PATH"], "DUCTILE_DATA_DIR": str(directory / "data")},
         capture_output=True,
         check=False,
     )
-    if done.returncode == -signal.SIGKILL:
+    if result.returncode == -signal.SIGKILL:
         return None
-    assert done.returncode == 0, done.stderr
-    outcome: dict[str, Any] = json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    outcome: dict[str, Any] = json.loads(result.stdout)
     if "state" in outcome:
         state.write_text(json.dumps(json.loads(state.read_text()) | outcome["state"]))
     return outcome
 
 
-def connect(service: Things, directory: Path) -> str:
+def connect(service: ThingsService, directory: Path) -> str:
     _, refresh = service.new_grant()
     directory.mkdir()
     grant = {"id": "g", "number": 1, "access_token": "x", "refresh_token": refresh, "token_expires_at": 0}
@@ -52,42 +52,44 @@ def connect(service: Things, directory: Path) -> str:
     return refresh
 
 
-def survived(service: Things, directory: Path, line: int) -> tuple[bool, bool, bool]:
-    """Kill a job before a line, then run two more. Whether it ended before that, whether the account is
-    still connected, and whether the provider had already replaced the token that is on the disk.
+def kill_and_check(service: ThingsService, directory: Path, line: int) -> tuple[bool, bool, bool]:
+    """Kill a job before a line, then run two more.
+
+    Return whether it ended before that line, whether the account is still connected, and whether the new
+    token was lost: the provider had replaced the stored one, and no file has the new one.
     """
     token = connect(service, directory)
     ended = run(service, directory, line) is not None
     file = directory / "data" / "oauth.json"
     replaced = token not in service.grants[-1].refresh_tokens
-    lost_answer = replaced and not file.exists()
+    lost_response = replaced and not file.exists()
     outcomes = [run(service, directory, 0), run(service, directory, 0)]
     for outcome in outcomes:
         assert outcome is not None
         if "error" in outcome:
             assert "ductile plugin authorize things" in outcome["error"]
             assert outcome["retry"] is False
-    return ended, all(outcome is not None and "state" in outcome for outcome in outcomes), lost_answer
+    return ended, all(outcome is not None and "state" in outcome for outcome in outcomes), lost_response
 
 
 def kill_before_lines(rotation: Rotation, directory: Path, *, first: int, step: int) -> None:
-    lost = []
-    with Things(rotation=rotation) as service:
+    lines_with_lost_response = []
+    with ThingsService(rotation=rotation) as service:
         for line in range(first, 1000, step):
-            ended, connected, lost_answer = survived(service, directory / str(line), line)
-            assert connected is not lost_answer, f"killed before line {line}"
-            if lost_answer:
-                lost.append(line)
+            ended, connected, lost_response = kill_and_check(service, directory / str(line), line)
+            assert connected is not lost_response, f"killed before line {line}"
+            if lost_response:
+                lines_with_lost_response.append(line)
             if ended:
                 break
         else:
             pytest.fail("the job never ended")
-    assert not lost or rotation is Rotation.STRICT
+    assert not lines_with_lost_response or rotation is Rotation.STRICT
 
 
 @pytest.mark.parametrize("rotation", list(Rotation))
 def test_a_kill_during_a_refresh_does_not_lose_the_account(rotation: Rotation, tmp_path: Path) -> None:
-    """Before some lines; all of them take longer."""
+    """Only before some lines: all of them take longer."""
     kill_before_lines(rotation, tmp_path, first=list(Rotation).index(rotation) + 10, step=29)
 
 
@@ -97,9 +99,8 @@ def test_a_kill_during_a_refresh_does_not_lose_the_account(rotation: Rotation, t
 def test_it_may_be_killed_before_every_line(rotation: Rotation, tmp_path: Path) -> None:
     """Afterwards the account is still connected.
 
-    The one exception is a provider that makes the old token invalid at once, and a kill between its answer
-    and the file: the only copy of the new token is then in the network or in the killed process. The next
-    job says what to do. With Withings, which keeps the old token until the new one is used, and with Google,
-    which does not replace it, there is no exception.
+    The one exception is a provider that makes the old token invalid at once, and a kill between its response
+    and the file: then no copy of the new token is left, and the next job says what to do. Withings keeps the
+    old token until the new one is used, and Google does not replace it: with these there is no exception.
     """
     kill_before_lines(rotation, tmp_path, first=1, step=1)

@@ -13,8 +13,8 @@ from random import Random
 import apsw
 import pytest
 
+from builders.dying_daemons import DaemonProcess, start_daemon
 from builders.invariants import violations
-from builders.lives import Life, a_life
 from ductile.control.client import call_daemon
 from ductile.core.json import JsonObject
 from ductile.errors import DuctileError
@@ -22,7 +22,7 @@ from ductile.telemetry.signals import Signal
 
 STEPS = (Signal.JOB_CLAIMED, Signal.JOB_SUCCEEDED, Signal.JOB_ACCEPTED, Signal.JOB_RETRYING)
 
-#: Answers by the step it is: `fan` with two events, `shaky` at the second try only, `bad` never.
+#: Responds by its step: `fan` emits two events, `shaky` succeeds at the second attempt, `bad` never.
 PLUGIN = """#!{python}
 import json, os, sys
 request = json.load(sys.stdin)
@@ -61,13 +61,13 @@ pipelines:
           - {{id: never, uses: worker, if: {{path: payload.gone, op: exists}}}}
       - {{id: last, uses: worker}}
 """
-#: Two events leave `fan`, so everything after it is there twice.
+#: `fan` emits two events, so every later step runs twice.
 EXPECTED = Counter({"fan": 1, "both/shaky": 2, "both/inner/plain": 2, "both/inner/bad": 2, "last": 2})
 
 
 @dataclass(slots=True)
-class Ground:
-    """A configuration, its store, and the runs that were accepted from us."""
+class Workspace:
+    """A configuration, its store, and the accepted runs."""
 
     directory: Path
     accepted: list[str] = field(default_factory=list)
@@ -76,11 +76,13 @@ class Ground:
     def store(self) -> Path:
         return self.directory / "data" / "state.db"
 
-    def start(self, dies_at: str = "never", times: int = 1, *, kill_after: int | None = None) -> Life:
-        return a_life(self.directory, dies_at, times, kill_after=kill_after)
+    def start(
+        self, dies_at: str = "never", times: int = 1, *, kill_after: int | None = None
+    ) -> DaemonProcess:
+        return start_daemon(self.directory, dies_at, times, kill_after=kill_after)
 
-    def ask(self, operation: str, given: JsonObject) -> JsonObject:
-        return call_daemon(self.directory / "data" / "ductile.sock", operation, given)
+    def ask(self, operation: str, request: JsonObject) -> JsonObject:
+        return call_daemon(self.directory / "data" / "ductile.sock", operation, request)
 
     def submit(self) -> None:
         self.accepted.append(
@@ -92,7 +94,7 @@ class Ground:
             self.ask("job.wait", {"job_id": run_id})
 
 
-def a_ground(directory: Path) -> Ground:
+def a_workspace(directory: Path) -> Workspace:
     notes, plugin = directory / "notes", directory / "plugins" / "worker"
     notes.mkdir()
     plugin.mkdir(parents=True)
@@ -109,75 +111,75 @@ def a_ground(directory: Path) -> Ground:
     }
     (plugin / "manifest.yaml").write_text(json.dumps(manifest), encoding="utf-8")
     (directory / "config.yaml").write_text(CONFIG.format(notes=notes), encoding="utf-8")
-    return Ground(directory=directory)
+    return Workspace(directory=directory)
 
 
-def live_through(ground: Ground, daemon: Life, *, runs: int) -> None:
-    """One life: submit until it dies, or let it finish, then kill it."""
+def run_until_killed(workspace: Workspace, daemon: DaemonProcess, *, runs: int) -> None:
+    """Submit runs until the daemon dies or all have ended, then kill it."""
     try:
         if daemon.wait_until_ready():
             for _ in range(runs):
-                ground.submit()
-            ground.wait_for_all()
+                workspace.submit()
+            workspace.wait_for_all()
     except DuctileError:
-        pass  # it died while we talked to it, which is the point
+        pass  # the daemon died meanwhile, as intended
     daemon.end()
-    if ground.store.exists():
-        assert violations(ground.store) == []
+    if workspace.store.exists():
+        assert violations(workspace.store) == []
 
 
-def check_after_one_more_life(ground: Ground) -> None:
-    daemon = ground.start()
+def check_after_another_start(workspace: Workspace) -> None:
+    daemon = workspace.start()
     assert daemon.wait_until_ready()
-    ground.submit()
-    ground.wait_for_all()
-    wait_for_runs_that_were_accepted_unheard(ground)
+    workspace.submit()
+    workspace.wait_for_all()
+    wait_for_runs_with_lost_responses(workspace)
     daemon.end()
-    assert violations(ground.store) == []
-    check_every_run(ground)
+    assert violations(workspace.store) == []
+    check_every_run(workspace)
 
 
-def wait_for_runs_that_were_accepted_unheard(ground: Ground) -> None:
-    """The daemon may have died between its commit and its answer."""
-    for (run_id,) in rows(ground, "SELECT id FROM job_queue WHERE plugin = 'pipeline'"):
-        ground.ask("job.wait", {"job_id": run_id})
+def wait_for_runs_with_lost_responses(workspace: Workspace) -> None:
+    """The daemon may have died between its commit and its response."""
+    for (run_id,) in rows(workspace, "SELECT id FROM job_queue WHERE plugin = 'pipeline'"):
+        workspace.ask("job.wait", {"job_id": run_id})
 
 
-def rows(ground: Ground, sql: str) -> list[tuple[str, ...]]:
-    connection = apsw.Connection(str(ground.store), flags=apsw.SQLITE_OPEN_READONLY)
-    found = connection.execute(sql).fetchall()
+def rows(workspace: Workspace, sql: str) -> list[tuple[str, ...]]:
+    connection = apsw.Connection(str(workspace.store), flags=apsw.SQLITE_OPEN_READONLY)
+    result = connection.execute(sql).fetchall()
     connection.close()
-    return [tuple(map(str, row)) for row in found]
+    return [tuple(map(str, row)) for row in result]
 
 
-def check_every_run(ground: Ground) -> None:
-    """Each run ended as it has to, with each of its steps as often as it has to be there."""
-    runs = rows(ground, "SELECT id, status, reason FROM job_queue WHERE plugin = 'pipeline'")
+def check_every_run(workspace: Workspace) -> None:
+    """Each run ended with the expected status and the expected number of each step."""
+    runs = rows(workspace, "SELECT id, status, reason FROM job_queue WHERE plugin = 'pipeline'")
     ends = {run_id: (status, reason) for run_id, status, reason in runs}
-    assert set(ground.accepted) <= set(ends)
+    assert set(workspace.accepted) <= set(ends)
     assert set(ends.values()) == {("failed", "partial_success")}
-    steps = rows(ground, "SELECT run_id, step_path, status FROM job_queue WHERE run_id IS NOT NULL")
+    steps = rows(workspace, "SELECT run_id, step_path, status FROM job_queue WHERE run_id IS NOT NULL")
     for run_id in ends:
-        mine = [(path, status) for run, path, status in steps if run == run_id]
-        assert Counter(path for path, _ in mine) == EXPECTED
-        assert {status for path, status in mine if path.endswith("bad")} == {"failed"}
-        assert {status for path, status in mine if not path.endswith("bad")} == {"succeeded"}
+        own_steps = [(path, status) for run, path, status in steps if run == run_id]
+        assert Counter(path for path, _ in own_steps) == EXPECTED
+        assert {status for path, status in own_steps if path.endswith("bad")} == {"failed"}
+        assert {status for path, status in own_steps if not path.endswith("bad")} == {"succeeded"}
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_runs_survive_death_at_every_step(tmp_path: Path, step: Signal) -> None:
     """Every accepted run ends, with each step once for each line, and no join missing or doubled."""
-    ground = a_ground(tmp_path)
+    workspace = a_workspace(tmp_path)
     for times in (2, 7, 15):
-        live_through(ground, ground.start(step, times), runs=3)
-    check_after_one_more_life(ground)
+        run_until_killed(workspace, workspace.start(step, times), runs=3)
+    check_after_another_start(workspace)
 
 
 def test_runs_survive_death_at_random_instants(tmp_path: Path) -> None:
-    ground, rng = a_ground(tmp_path), Random(1)
+    workspace, rng = a_workspace(tmp_path), Random(1)
     for _ in range(5):
-        live_through(ground, ground.start(kill_after=rng.randrange(10, 150)), runs=4)
-    check_after_one_more_life(ground)
+        run_until_killed(workspace, workspace.start(kill_after=rng.randrange(10, 150)), runs=4)
+    check_after_another_start(workspace)
 
 
 @pytest.mark.slow
@@ -185,7 +187,9 @@ def test_runs_survive_death_at_random_instants(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_runs_survive_a_hundred_deaths(tmp_path: Path, seed: int) -> None:
     """The nightly form."""
-    ground, rng = a_ground(tmp_path), Random(seed)
+    workspace, rng = a_workspace(tmp_path), Random(seed)
     for number in range(25):
-        live_through(ground, ground.start(kill_after=rng.randrange(10, 250)), runs=4 if number % 3 else 0)
-    check_after_one_more_life(ground)
+        run_until_killed(
+            workspace, workspace.start(kill_after=rng.randrange(10, 250)), runs=4 if number % 3 else 0
+        )
+    check_after_another_start(workspace)

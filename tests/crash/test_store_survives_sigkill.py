@@ -22,7 +22,7 @@ ROUNDS = 12
 
 
 def run_until_killed(path: Path, *, seed: int, lines: int) -> list[list[str]]:
-    """Let a worker loose on the store, kill it after so many acknowledgements, return all it got."""
+    """Run a worker on the store, kill it after so many acknowledgements, and return all of them."""
     with subprocess.Popen(
         [sys.executable, str(WORKER), str(path), str(seed)], stdout=subprocess.PIPE
     ) as worker:
@@ -31,14 +31,13 @@ def run_until_killed(path: Path, *, seed: int, lines: int) -> list[list[str]]:
         worker.kill()
         rest = worker.stdout.read()
     assert worker.returncode == -9, "the worker ended before it was killed"
-    # A last line without its end was cut by the kill: the verb had returned, so it counts
-    # only if it is whole.
+    # The kill may cut the last line, which is left out then.
     whole = b"".join(head) + rest[: rest.rfind(b"\n") + 1]
     return [line.split() for line in whole.decode().splitlines()]
 
 
 def unreported(path: Path) -> list[tuple[object, ...]]:
-    """The jobs whose plugin has a state webhook, and of which it was not sent that they are queued."""
+    """Return the jobs of plugins with a state webhook that have no delivery of their state `queued`."""
     with contextlib.closing(apsw.Connection(str(path))) as connection:
         return connection.execute(
             """
@@ -50,7 +49,7 @@ def unreported(path: Path) -> list[tuple[object, ...]]:
 
 
 def unlinked(path: Path) -> list[tuple[object, ...]]:
-    """The reruns that the ledger does not name."""
+    """Return the reruns without an entry in the ledger."""
     with contextlib.closing(apsw.Connection(str(path))) as connection:
         return connection.execute(
             """
@@ -61,10 +60,10 @@ def unlinked(path: Path) -> list[tuple[object, ...]]:
         ).fetchall()
 
 
-async def check_acknowledged(path: Path, said: list[list[str]]) -> None:
+async def check_acknowledged(path: Path, reports: list[list[str]]) -> None:
     store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(0))
     try:
-        for kind, job_id, *rest in said:
+        for kind, job_id, *rest in reports:
             job = await store.get_job(job_id)
             assert job is not None, f"{kind} {job_id} was acknowledged and is gone"
             if kind == "claimed":
@@ -83,12 +82,12 @@ def test_acknowledged_writes_survive_kill_after_kill(tmp_path: Path, seed: int) 
     """Every acknowledged job, claim and result is found after each of many kills on the same store."""
     path = tmp_path / "state.db"
     rng = Random(seed)
-    said: list[list[str]] = []
+    reports: list[list[str]] = []
     for number in range(ROUNDS):
-        said += run_until_killed(path, seed=seed * 1000 + number, lines=rng.randrange(1, 120))
+        reports += run_until_killed(path, seed=seed * 1000 + number, lines=rng.randrange(1, 120))
         assert violations(path) == []
         assert unreported(path) == []
         assert unlinked(path) == []
-    kinds = {line[0] for line in said}
+    kinds = {line[0] for line in reports}
     assert {"accepted", "claimed", "settled", "recovered"} <= kinds, "the rounds did not reach every verb"
-    asyncio.run(check_acknowledged(path, said))
+    asyncio.run(check_acknowledged(path, reports))

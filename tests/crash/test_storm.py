@@ -1,9 +1,8 @@
 """Everything at once: submissions, cancels, retries, reloads, freezes and kills. Nothing is lost or doubled.
 
-Several clients work on one daemon, each on jobs of its own, while the daemon is frozen for moments, asked to
-reload, and killed at random instants; in some lives the files of its store are removed instead. Each client
-remembers what was acknowledged; a last life finishes what is left, and every acknowledgement is held against
-the store.
+Several clients work on one daemon, each on jobs of its own, while the daemon is frozen for moments, reloaded
+and killed at random instants. Some daemons lose the files of their store instead. Each client records the
+acknowledgements. A last daemon finishes all jobs, and every acknowledgement is compared with the store.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from random import Random
 import apsw
 import pytest
 
+from builders.dying_daemons import DaemonProcess, start_daemon
 from builders.invariants import violations
-from builders.lives import Life, a_life
 from ductile.control.client import call_daemon
 from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, DaemonNotRunningError, DuctileError
@@ -30,10 +29,10 @@ from ductile.errors import ConflictError, DaemonNotRunningError, DuctileError
 CLIENTS = 3
 #: Jobs of one client that are not known to have ended.
 PENDING = 4
-#: A frozen daemon must not keep a client for ever; a later answer counts as lost.
+#: Clients of a frozen daemon wait so long; a later response counts as lost.
 ANSWER_SECONDS = 30.0
 
-#: Fails its first time for every third job; notes under a lock that it runs, so that two at once are seen.
+#: Notes under a lock that it runs, so that two executions at once are detected. Its payload may make it fail.
 WORKER = """#!{python}
 import fcntl, json, os, select, sys
 request = json.load(sys.stdin)
@@ -78,15 +77,17 @@ SCHEDULES = ("often", "queued")
 
 
 @dataclass(slots=True)
-class Ground:
+class Workspace:
     directory: Path
 
     @property
     def store(self) -> Path:
         return self.directory / "data" / "state.db"
 
-    def ask(self, operation: str, given: JsonObject) -> JsonObject:
-        return call_daemon(self.directory / "data" / "ductile.sock", operation, given, timeout=ANSWER_SECONDS)
+    def ask(self, operation: str, request: JsonObject) -> JsonObject:
+        return call_daemon(
+            self.directory / "data" / "ductile.sock", operation, request, timeout=ANSWER_SECONDS
+        )
 
     def write_config(self, *, spare: bool) -> None:
         text = CONFIG.format(notes=self.directory / "notes", spare="true" if spare else "false")
@@ -96,12 +97,12 @@ class Ground:
 
     def rows(self, sql: str) -> list[tuple[str, ...]]:
         connection = apsw.Connection(str(self.store), flags=apsw.SQLITE_OPEN_READONLY)
-        found = connection.execute(sql).fetchall()
+        rows = connection.execute(sql).fetchall()
         connection.close()
-        return [tuple(map(str, row)) for row in found]
+        return [tuple(map(str, row)) for row in rows]
 
 
-def a_ground(directory: Path) -> Ground:
+def a_workspace(directory: Path) -> Workspace:
     notes, plugin = directory / "notes", directory / "plugins" / "worker"
     notes.mkdir()
     plugin.mkdir(parents=True)
@@ -117,34 +118,34 @@ def a_ground(directory: Path) -> Ground:
         "commands": ["handle", "poll", "sweep"],
     }
     (plugin / "manifest.yaml").write_text(json.dumps(manifest), encoding="utf-8")
-    ground = Ground(directory=directory)
-    ground.write_config(spare=True)
-    return ground
+    workspace = Workspace(directory=directory)
+    workspace.write_config(spare=True)
+    return workspace
 
 
 @dataclass(slots=True)
 class Client:
-    """Works on jobs of its own, one request after the other, and remembers what was acknowledged."""
+    """Works on jobs of its own, one request after the other, and records the acknowledgements."""
 
-    ground: Ground
+    workspace: Workspace
     rng: Random
     accepted: list[str] = field(default_factory=list)
-    #: Accepted and perhaps not ended yet; bounded, so that schedules find free workers too.
+    #: Accepted jobs that may not have ended; bounded, so that schedules find free workers too.
     pending: list[str] = field(default_factory=list)
-    #: Cancels that were acknowledged, and after which nothing was asked of the job.
+    #: Jobs with an acknowledged cancel and no later request.
     cancelled: set[str] = field(default_factory=set)
     faults: list[BaseException] = field(default_factory=list)
 
-    def work(self, over: threading.Event) -> None:
-        """Until the daemon is gone, or the life is over."""
+    def work(self, stop: threading.Event) -> None:
+        """Send requests until the daemon has ended."""
         actions = (self._submit, self._submit, self._submit_run, self._cancel, self._cancel, self._retry)
-        while not over.is_set():
+        while not stop.is_set():
             try:
                 self.rng.choice(actions)()
             except ConflictError:
-                continue  # it had ended, or had not: which, the store decides
+                continue  # whether the job had ended is decided by the store
             except DuctileError:
-                return  # killed or frozen while we talked to it
+                return  # the daemon was killed or frozen meanwhile
             except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
                 self.faults.append(error)
                 return
@@ -153,105 +154,105 @@ class Client:
         payload: JsonObject = {"seconds": self.rng.choice([0, 0.01, 0.1, 1])}
         if (fails := self.rng.choice([None, None, "once", "for good"])) is not None:
             payload["fails"] = fails
-        given: JsonObject = {"plugin": "worker", "command": "handle", "payload": payload}
-        self._remember(self.ground.ask("plugin.run", given))
+        request: JsonObject = {"plugin": "worker", "command": "handle", "payload": payload}
+        self._remember(self.workspace.ask("plugin.run", request))
 
     def _submit_run(self) -> None:
-        given: JsonObject = {"pipeline": "flow", "payload": {"seconds": 0.01}}
-        self._remember(self.ground.ask("pipeline.run", given))
+        request: JsonObject = {"pipeline": "flow", "payload": {"seconds": 0.01}}
+        self._remember(self.workspace.ask("pipeline.run", request))
 
-    def _remember(self, answer: JsonObject) -> None:
-        job_id = str(answer["job_id"])
+    def _remember(self, response: JsonObject) -> None:
+        job_id = str(response["job_id"])
         self.accepted.append(job_id)
         self.pending.append(job_id)
         if len(self.pending) > PENDING:
-            self.ground.ask("job.wait", {"job_id": self.pending.pop(0)})
+            self.workspace.ask("job.wait", {"job_id": self.pending.pop(0)})
 
     def _cancel(self) -> None:
         if job_id := self._recent():
-            self.ground.ask("job.cancel", {"job_id": job_id})
+            self.workspace.ask("job.cancel", {"job_id": job_id})
             self.cancelled.add(job_id)
 
     def _retry(self) -> None:
         if job_id := self._recent():
-            self.cancelled.discard(job_id)  # an answer that is lost leaves open whether it runs again
-            self.ground.ask("job.retry", {"job_id": job_id})
+            self.cancelled.discard(job_id)  # if the response is lost, the job may run again or not
+            self.workspace.ask("job.retry", {"job_id": job_id})
 
     def _recent(self) -> str | None:
         return self.rng.choice(self.accepted[-6:]) if self.accepted else None
 
 
-def freeze(daemon: Life, rng: Random, over: threading.Event) -> None:
+def freeze(daemon: DaemonProcess, rng: Random, stop: threading.Event) -> None:
     """Stop and continue the daemon's process, as an overloaded machine would."""
-    while not over.wait(rng.uniform(0.05, 0.6)):
+    while not stop.wait(rng.uniform(0.05, 0.6)):
         with suppress(ProcessLookupError):
             daemon.process.send_signal(signal.SIGSTOP)
-            over.wait(rng.uniform(0.05, 1.2))
+            stop.wait(rng.uniform(0.05, 1.2))
             daemon.process.send_signal(signal.SIGCONT)
 
 
-def reload_often(ground: Ground, rng: Random, over: threading.Event) -> None:
+def reload_often(workspace: Workspace, rng: Random, stop: threading.Event) -> None:
     spare = False
-    while not over.wait(rng.uniform(0.2, 0.8)):
-        ground.write_config(spare=spare)
+    while not stop.wait(rng.uniform(0.2, 0.8)):
+        workspace.write_config(spare=spare)
         spare = not spare
         try:
-            ground.ask("system.reload", {})
+            workspace.ask("system.reload", {})
         except DuctileError:
-            continue  # it is busy with another one, or gone
+            continue  # another reload is under way, or the daemon has ended
 
 
-def remove_store(ground: Ground, daemon: Life, rng: Random, over: threading.Event) -> None:
-    """Remove files of the store in one go, while the daemon is stopped; it ends by itself after that."""
-    over.wait(rng.uniform(0.5, 3))
+def remove_store(workspace: Workspace, daemon: DaemonProcess, rng: Random, stop: threading.Event) -> None:
+    """Stop the daemon, remove files of its store, and continue it. It ends by itself after that."""
+    stop.wait(rng.uniform(0.5, 3))
     daemon.process.send_signal(signal.SIGSTOP)
     for name in rng.sample(["state.db", "state.db-wal", "state.db-shm"], rng.randrange(1, 4)):
-        (ground.store.parent / name).unlink()
+        (workspace.store.parent / name).unlink()
     daemon.process.send_signal(signal.SIGCONT)
 
 
-def live_through(ground: Ground, clients: list[Client], rng: Random) -> None:
-    """One life, which ends by a kill at an instant that the daemon knows nothing of, or with its store."""
-    removes = rng.random() < 0.2
-    daemon = a_life(ground.directory, kill_after=None if removes else rng.randrange(20, 700))
-    over = threading.Event()
+def run_until_killed(workspace: Workspace, clients: list[Client], rng: Random) -> None:
+    """Run a daemon until it is killed at a random instant, or has lost its store."""
+    removes_store = rng.random() < 0.2
+    daemon = start_daemon(workspace.directory, kill_after=None if removes_store else rng.randrange(20, 700))
+    stop = threading.Event()
     if daemon.wait_until_ready():
-        threads = [threading.Thread(target=client.work, args=(over,)) for client in clients]
+        threads = [threading.Thread(target=client.work, args=(stop,)) for client in clients]
         seeds = [Random(rng.random()) for _ in range(2)]
-        harm = (
-            threading.Thread(target=remove_store, args=(ground, daemon, seeds[0], over))
-            if removes
-            else threading.Thread(target=freeze, args=(daemon, seeds[0], over))
+        fault_thread = (
+            threading.Thread(target=remove_store, args=(workspace, daemon, seeds[0], stop))
+            if removes_store
+            else threading.Thread(target=freeze, args=(daemon, seeds[0], stop))
         )
-        threads += [harm, threading.Thread(target=reload_often, args=(ground, seeds[1], over))]
+        threads += [fault_thread, threading.Thread(target=reload_often, args=(workspace, seeds[1], stop))]
         for thread in threads:
             thread.start()
         daemon.process.wait()
-        over.set()
+        stop.set()
         for thread in threads:
             thread.join()
-    daemon.end(by_itself=removes)
-    if ground.store.exists():
-        assert violations(ground.store) == []
+    daemon.end(by_itself=removes_store)
+    if workspace.store.exists():
+        assert violations(workspace.store) == []
 
 
-def check_after_one_more_life(ground: Ground, clients: list[Client]) -> None:
-    daemon = a_life(ground.directory)
+def check_after_another_start(workspace: Workspace, clients: list[Client]) -> None:
+    daemon = start_daemon(workspace.directory)
     assert daemon.wait_until_ready()
     histories: dict[str, JsonObject] = {}
     try:
-        for (job_id,) in ground.rows("SELECT id FROM job_queue WHERE status IN ('queued', 'running')"):
+        for (job_id,) in workspace.rows("SELECT id FROM job_queue WHERE status IN ('queued', 'running')"):
             with suppress(DaemonNotRunningError):
-                call_daemon(ground.directory / "data" / "ductile.sock", "job.wait", {"job_id": job_id})
+                call_daemon(workspace.directory / "data" / "ductile.sock", "job.wait", {"job_id": job_id})
         for schedule in SCHEDULES:
-            given: JsonObject = {"plugin": "worker", "schedule": schedule, "limit": 200}
-            histories[schedule] = ground.ask("schedule.history", given)
+            request: JsonObject = {"plugin": "worker", "schedule": schedule, "limit": 200}
+            histories[schedule] = workspace.ask("schedule.history", request)
     finally:
         daemon.end()
-    assert violations(ground.store) == []
+    assert violations(workspace.store) == []
     assert [fault for client in clients for fault in client.faults] == []
-    assert not (ground.directory / "notes" / "overlap").exists(), "a job ran twice at the same time"
-    rows = {row[0]: row[1:] for row in ground.rows("SELECT id, status, reason FROM job_queue")}
+    assert not (workspace.directory / "notes" / "overlap").exists(), "a job ran twice at the same time"
+    rows = {row[0]: row[1:] for row in workspace.rows("SELECT id, status, reason FROM job_queue")}
     for client in clients:
         assert [job_id for job_id in client.accepted if job_id not in rows] == []
         unfinished = {job_id for job_id in client.accepted if rows[job_id][0] in {"queued", "running"}}
@@ -262,23 +263,23 @@ def check_after_one_more_life(ground: Ground, clients: list[Client]) -> None:
         assert history["account"]["complete"] is not False, (schedule, history["account"])  # type: ignore[call-overload,index]
 
 
-def storm(directory: Path, seed: int, lives: int) -> None:
+def run_storm(directory: Path, seed: int, starts: int) -> None:
     rng = Random(seed)
-    ground = a_ground(directory)
-    clients = [Client(ground=ground, rng=Random(rng.random())) for _ in range(CLIENTS)]
-    for _ in range(lives):
-        live_through(ground, clients, rng)
-    check_after_one_more_life(ground, clients)
+    workspace = a_workspace(directory)
+    clients = [Client(workspace=workspace, rng=Random(rng.random())) for _ in range(CLIENTS)]
+    for _ in range(starts):
+        run_until_killed(workspace, clients, rng)
+    check_after_another_start(workspace, clients)
 
 
 def test_a_short_storm(tmp_path: Path) -> None:
     """Acknowledged submissions end, acknowledged cancels hold, and every occurrence is accounted for."""
-    storm(tmp_path, seed=0, lives=3)
+    run_storm(tmp_path, seed=0, starts=3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_long_storm(tmp_path: Path, seed: int) -> None:
-    """The nightly form: two hundred lives in all."""
-    storm(tmp_path, seed=seed, lives=25)
+    """The nightly form: two hundred daemons in all."""
+    run_storm(tmp_path, seed=seed, starts=25)
