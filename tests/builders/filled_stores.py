@@ -68,7 +68,7 @@ async def begin_run_with_split(store: Store) -> None:
         await settle(store, claims[min(claims)].job, ok(result={"said": "done"}), policy)
 
 
-async def everything(store: Store) -> list[Any]:
+async def read_everything(store: Store) -> list[Any]:
     """Return everything that the reading verbs return."""
     jobs = (await store.list_jobs(JobFilter(), limit=200)).rows
     return [

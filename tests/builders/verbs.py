@@ -115,7 +115,9 @@ async def fire(populated: PopulatedStore) -> None:
 
 async def deliver(populated: PopulatedStore) -> None:
     later = populated.clock.now + timedelta(minutes=1)
-    claimed = await populated.store.claim_deliveries(DeliveryCapacity(total=3, per_receiver=3), retry_at=later)
+    claimed = await populated.store.claim_deliveries(
+        DeliveryCapacity(total=3, per_receiver=3), retry_at=later
+    )
     for delivery in claimed.deliveries:
         await populated.store.report_delivery(
             DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(http_status=200))

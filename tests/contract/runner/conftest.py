@@ -28,22 +28,22 @@ def kind(request: pytest.FixtureRequest) -> StartedBy:
 
 @pytest.fixture
 async def runner(kind: StartedBy) -> AsyncIterator[Runner]:
-    async with a_runner(kind, IMPATIENT) as made:
-        yield made
+    async with a_runner(kind, IMPATIENT) as runner:
+        yield runner
 
 
 @pytest.fixture
 async def patient_runner(kind: StartedBy) -> AsyncIterator[Runner]:
-    async with a_runner(kind, PATIENT) as made:
-        yield made
+    async with a_runner(kind, PATIENT) as runner:
+        yield runner
 
 
 @asynccontextmanager
 async def a_runner(kind: StartedBy, grace: GracePeriods) -> AsyncIterator[Runner]:
     before = len(open_descriptors())
-    made: Runner = SpawnRunner(grace) if kind is StartedBy.SPAWN else WarmRunner(grace)
-    yield made
-    await made.close()
+    runner: Runner = SpawnRunner(grace) if kind is StartedBy.SPAWN else WarmRunner(grace)
+    yield runner
+    await runner.close()
     assert len(open_descriptors()) == before, open_descriptors()
     assert not children(), "a child was not reaped"
 

@@ -80,10 +80,10 @@ async def test_arguments_arrive_as_they_are(runner: Runner, tmp_path: Path, limi
     plugin = a_python_plugin(
         tmp_path, LOOK.replace("sys.argv,", "[os.fsencode(word).hex() for word in sys.argv],")
     )
-    words = ("", "two words", "$HOME", "'; rm -rf *", "--help", "ä€", os.fsdecode(b"\xff"))
-    launch = replace(a_launch(plugin, limits=limits), arguments=words)
-    argv = [os.fsdecode(bytes.fromhex(word)) for word in (await result_of(runner, launch))["argv"]]
-    assert argv == [str(plugin), *words]
+    arguments = ("", "two words", "$HOME", "'; rm -rf *", "--help", "ä€", os.fsdecode(b"\xff"))
+    launch = replace(a_launch(plugin, limits=limits), arguments=arguments)
+    argv = [os.fsdecode(bytes.fromhex(argument)) for argument in (await result_of(runner, launch))["argv"]]
+    assert argv == [str(plugin), *arguments]
 
 
 @pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=200)])
@@ -121,10 +121,10 @@ async def test_a_process_gets_what_it_is_given_and_nothing_else(
         launch = a_launch(
             plugin, environment=environment, directory=elsewhere, request=b"all of it", limits=limits
         )
-        seen = await result_of(runner, launch)
+        result = await result_of(runner, launch)
     finally:
         os.close(leaking)
-    assert seen == {
+    assert result == {
         "argv": [str(plugin)],
         "environment": {name: os.fsencode(value).hex() for name, value in environment.items()},
         "directory": str(elsewhere),
@@ -158,8 +158,8 @@ def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -
     plugin = a_python_plugin(tmp_path, LOOK)
     command = f'exec {sys.executable} -c "$0" {plugin} {tmp_path} <&- >&- 2>&-'
     subprocess.run(["/bin/sh", "-c", command, START], check=True, timeout=60, cwd=tmp_path)
-    seen = json.loads((tmp_path / "answer").read_text())["result"]
-    assert (seen["request"], seen["descriptors"]) == ("all of it", [0, 1, 2])
+    result = json.loads((tmp_path / "answer").read_text())["result"]
+    assert (result["request"], result["descriptors"]) == ("all of it", [0, 1, 2])
 
 
 def test_a_daemon_with_sigchld_ignored_gets_exit_statuses(tmp_path: Path) -> None:
@@ -231,18 +231,18 @@ async def test_an_impossible_variable_is_refused_without_showing_it(runner: Runn
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(number) for number in open_descriptors())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, limits[1]))
-    taken = []
+    previous = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(number) for number in open_descriptors())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, previous[1]))
+    copies = []
     try:
         with suppress(OSError):
             while True:
-                taken.append(os.dup(0))
+                copies.append(os.dup(0))
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for descriptor in taken:
+        resource.setrlimit(resource.RLIMIT_NOFILE, previous)
+        for descriptor in copies:
             os.close(descriptor)
 
 
@@ -269,8 +269,8 @@ print(json.dumps({"status": "ok", "result": limits}))
 async def test_limits_are_the_kernels(runner: Runner, tmp_path: Path) -> None:
     """Each of them."""
     limits = ResourceLimits(memory=2**31, cpu_seconds=7, open_files=33, processes=4000)
-    seen = await result_of(runner, a_launch(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
-    assert seen == [2**31, 7, 33, 4000]
+    result = await result_of(runner, a_launch(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
+    assert result == [2**31, 7, 33, 4000]
 
 
 LOOK_AT_ONCE = """\
@@ -308,8 +308,8 @@ async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner,
     """A generous setting does not keep a plugin from starting."""
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limits = ResourceLimits(open_files=highest + 1)
-    seen = await result_of(runner, a_launch(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
-    assert seen[2] == highest
+    result = await result_of(runner, a_launch(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
+    assert result[2] == highest
 
 
 async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
@@ -328,16 +328,16 @@ async def test_too_few_descriptors_are_not_the_plugins_fault(
     """It counts as a shortage, and the next launch succeeds when there are some."""
     launch = a_launch(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=limits)
     assert isinstance(await (await start(runner, launch)).wait(), Exited)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    previous = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, previous[1]))
     try:
-        short = await runner.start(launch)
+        refused = await runner.start(launch)
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert isinstance(short, CouldNotStart)
-    assert short.resources_exhausted
+        resource.setrlimit(resource.RLIMIT_NOFILE, previous)
+    assert isinstance(refused, CouldNotStart)
+    assert refused.resources_exhausted
     assert isinstance(await (await start(runner, launch)).wait(), Exited)
 
 
@@ -346,9 +346,9 @@ async def test_the_plugins_own_limit_is_no_shortage(runner: Runner, tmp_path: Pa
     launch = a_launch(
         an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=ResourceLimits(memory=4096)
     )
-    refused = await runner.start(launch)
-    if isinstance(refused, CouldNotStart):
-        assert not refused.resources_exhausted
+    started = await runner.start(launch)
+    if isinstance(started, CouldNotStart):
+        assert not started.resources_exhausted
     else:
-        assert not isinstance(refused, ForkServerLost)
-        assert not isinstance(interpret(await refused.wait()).outcome, Completed)
+        assert not isinstance(started, ForkServerLost)
+        assert not isinstance(interpret(await started.wait()).outcome, Completed)

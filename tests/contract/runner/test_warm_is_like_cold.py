@@ -41,7 +41,7 @@ SCRIPTS = dict(part.partition("\n")[::2] for part in (HERE / "scripts.txt").read
 SURROUNDINGS = (HERE / "surroundings.txt").read_text()
 
 
-class Both:
+class BothRunners:
     """The two runners."""
 
     def __init__(self) -> None:
@@ -56,67 +56,69 @@ class Both:
             process = await start(self.warm, launch)
             assert process.started_by is StartedBy.WARM
             warm.append(await process.wait())
-        return output(cold), output(warm[0]), output(warm[1])
+        return output_of(cold), output_of(warm[0]), output_of(warm[1])
 
     async def observe(self, launch: Launch) -> list[dict[str, Any]]:
         """The same, with what it left in the file `kept` of its home each time."""
-        seen = []
+        observations = []
         for runner in (self.cold, self.warm, self.warm):
             process = await start(runner, launch)
             assert process.started_by is (StartedBy.WARM if runner is self.warm else StartedBy.SPAWN)
-            found = observed(output(await process.wait()))
-            seen.append(found | {"kept": take_kept(Path(launch.environment["HOME"]))})
-        return seen
+            observation = observable_parts(output_of(await process.wait()))
+            observations.append(observation | {"kept": take_kept_files(Path(launch.environment["HOME"]))})
+        return observations
 
     async def close(self) -> None:
         await self.warm.close()
         await self.cold.close()
 
 
-def output(ending: ProcessResult) -> ProcessOutput:
+def output_of(ending: ProcessResult) -> ProcessOutput:
     assert isinstance(ending, Exited), ending
     return ending.output
 
 
-def take_kept(home: Path) -> dict[str, bytes]:
+def take_kept_files(home: Path) -> dict[str, bytes]:
     files = {file.name: file.read_bytes() for file in home.glob("kept*")}
     for name in files:
         (home / name).unlink()
     return files
 
 
-def observed(found: ProcessOutput) -> dict[str, Any]:
+def observable_parts(output: ProcessOutput) -> dict[str, Any]:
     """Everything, but for the addresses of objects."""
     return {
-        "status": found.status,
-        "stdout": found.stdout,
-        "stderr": re.sub(rb" at 0x[0-9a-f]+", b"", found.stderr),
-        "leftovers": found.leftovers,
+        "status": output.status,
+        "stdout": output.stdout,
+        "stderr": re.sub(rb" at 0x[0-9a-f]+", b"", output.stderr),
+        "leftovers": output.leftovers,
     }
 
 
-def comparable(found: ProcessOutput) -> dict[str, Any]:
+def comparable(output: ProcessOutput) -> dict[str, Any]:
     """The answers of the surroundings script, without the documented differences."""
-    assert found.stderr == b""
-    return {name: value for name, value in json.loads(found.stdout).items() if not name.startswith("DIFFERS")}
+    assert output.stderr == b""
+    return {
+        name: value for name, value in json.loads(output.stdout).items() if not name.startswith("DIFFERS")
+    }
 
 
 @pytest.fixture
-async def both() -> AsyncIterator[Both]:
-    made = Both()
-    yield made
-    await made.close()
+async def runners() -> AsyncIterator[BothRunners]:
+    runners = BothRunners()
+    yield runners
+    await runners.close()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_a_script_does_the_same(both: Both, tmp_path: Path, name: str) -> None:
+async def test_a_script_does_the_same(runners: BothRunners, tmp_path: Path, name: str) -> None:
     """Same output, same error text, same end."""
     plugin = a_python_plugin(tmp_path / "plugin", SCRIPTS[name])
     environment = an_environment(tmp_path)
     launch = a_launch(plugin, environment=environment, request=b"one\ntwo\r\nthree")
-    cold, warm, again = await both.observe(launch)
+    cold, warm, second_warm = await runners.observe(launch)
     assert warm == cold
-    assert again == cold
+    assert second_warm == cold
     if name == "unclosed file":
         assert cold["kept"] == {"kept": b"written at the end"}
 
@@ -133,76 +135,78 @@ def environments(directory: Path) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize("which", environments(Path()))
-async def test_the_surroundings_are_the_same(both: Both, tmp_path: Path, which: str) -> None:
+@pytest.mark.parametrize("name", environments(Path()))
+async def test_the_surroundings_are_the_same(runners: BothRunners, tmp_path: Path, name: str) -> None:
     """Everything a script can ask, but for the documented differences, has the same answer."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
-    environment = environments(tmp_path)[which]
+    environment = environments(tmp_path)[name]
     launch = a_launch(plugin, environment=environment, directory=tmp_path, request=b"request")
-    cold, warm, again = [comparable(found) for found in await both.run(launch)]
+    cold, warm, second_warm = [comparable(output) for output in await runners.run(launch)]
     assert warm == cold
-    assert again == cold
+    assert second_warm == cold
 
 
-async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_path: Path) -> None:
+async def test_preloaded_modules_do_not_change_the_surroundings(runners: BothRunners, tmp_path: Path) -> None:
     """Values that modules cache about their process are right in the forked one."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     warm_start = WarmStart(preload=("asyncio", "http.client", "logging", "multiprocessing", "threading"))
-    cold, warm, again = [comparable(found) for found in await both.run(a_launch(plugin, warm=warm_start))]
+    cold, warm, second_warm = [
+        comparable(output) for output in await runners.run(a_launch(plugin, warm=warm_start))
+    ]
     assert warm == cold
-    assert again == cold
+    assert second_warm == cold
 
 
-async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Path) -> None:
+async def test_files_are_written_whatever_was_preloaded(runners: BothRunners, tmp_path: Path) -> None:
     """Objects from before the fork hold values from after it."""
     preload = ("asyncio", "codecs", "gzip", "json", "logging", "socket", "sqlite3", "threading")
     differing = {}
     for name in (name for name in SCRIPTS if name.startswith("unclosed")):
         plugin = a_python_plugin(tmp_path / name, SCRIPTS[name])
         launch = a_launch(plugin, environment=an_environment(tmp_path), warm=WarmStart(preload=preload))
-        cold, *warm = await both.observe(launch)
-        if any(found != cold for found in warm):
+        cold, *warm = await runners.observe(launch)
+        if any(output != cold for output in warm):
             differing[name] = [cold, *warm]
     assert differing == {}
 
 
-async def test_the_documented_differences_are_differences(both: Both, tmp_path: Path) -> None:
+async def test_the_documented_differences_are_differences(runners: BothRunners, tmp_path: Path) -> None:
     """Every documented difference exists, so that the list stays true."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
-    cold, warm, _ = [json.loads(found.stdout) for found in await both.run(a_launch(plugin))]
+    cold, warm, _ = [json.loads(output.stdout) for output in await runners.run(a_launch(plugin))]
     differing = [name for name in cold if name.startswith("DIFFERS")]
     assert [name for name in differing if cold[name] == warm[name]] == []
 
 
-async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) -> None:
+async def test_found_through_env_it_is_the_same_too(runners: BothRunners, tmp_path: Path) -> None:
     """`env python3` is looked for on the job's PATH."""
     python = Path(sys.executable)
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env {python.name}\n{SURROUNDINGS}")
     environment = an_environment(tmp_path, PATH=f"/nowhere:{python.parent}:/usr/bin:/bin")
-    cold, warm, again = [
-        comparable(found) for found in await both.run(a_launch(plugin, environment=environment))
+    cold, warm, second_warm = [
+        comparable(output) for output in await runners.run(a_launch(plugin, environment=environment))
     ]
     assert warm == cold
-    assert again == cold
+    assert second_warm == cold
 
 
-async def test_a_plugin_that_cannot_be_preloaded_starts_cold(both: Both, tmp_path: Path) -> None:
+async def test_a_plugin_that_cannot_be_preloaded_starts_cold(runners: BothRunners, tmp_path: Path) -> None:
     """No fault of ours becomes the plugin's. Here no directory can be read any more."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n")
     launch = a_launch(plugin, environment=an_environment(tmp_path), limits=ResourceLimits(open_files=3))
-    cold, warm, again = await both.observe(launch)
+    cold, warm, second_warm = await runners.observe(launch)
     assert warm == cold
-    assert again == cold
+    assert second_warm == cold
 
 
-async def test_bytes_that_are_no_text_are_found_in_comments_too(both: Both, tmp_path: Path) -> None:
+async def test_bytes_that_are_no_text_are_found_in_comments_too(runners: BothRunners, tmp_path: Path) -> None:
     """The interpreter refuses such a file, and says why."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n# caf\n")
     plugin.write_bytes(plugin.read_bytes().replace(b"caf", b"caf\xe9"))
-    cold, warm, again = await both.observe(a_launch(plugin, environment=an_environment(tmp_path)))
+    cold, warm, second_warm = await runners.observe(a_launch(plugin, environment=an_environment(tmp_path)))
     assert b"Non-UTF-8" in cold["stderr"]
     assert warm == cold
-    assert again == cold
+    assert second_warm == cold
 
 
 @pytest.fixture(params=other_interpreters() or [pytest.param("", marks=pytest.mark.skip("no other CPython"))])
@@ -212,7 +216,7 @@ def interpreter(request: pytest.FixtureRequest) -> Path:
 
 
 async def test_scripts_do_the_same_under_another_interpreter(
-    both: Both, tmp_path: Path, interpreter: Path
+    runners: BothRunners, tmp_path: Path, interpreter: Path
 ) -> None:
     """A server of each version is right in it; a shebang may name any of them."""
     differing = {}
@@ -221,20 +225,20 @@ async def test_scripts_do_the_same_under_another_interpreter(
         launch = a_launch(
             plugin, environment=an_environment(tmp_path / str(number)), request=b"one\ntwo\r\nthree"
         )
-        cold, *warm = await both.observe(launch)
-        if any(found != cold for found in warm):
+        cold, *warm = await runners.observe(launch)
+        if any(output != cold for output in warm):
             differing[name] = [cold, *warm]
     assert differing == {}
 
 
 async def test_the_surroundings_are_the_same_under_another_interpreter(
-    both: Both, tmp_path: Path, interpreter: Path
+    runners: BothRunners, tmp_path: Path, interpreter: Path
 ) -> None:
     """Whatever it can be asked."""
     plugin = a_python_plugin(tmp_path / "plugin", for_interpreter(SURROUNDINGS, interpreter))
-    cold, warm, again = [comparable(found) for found in await both.run(a_launch(plugin))]
+    cold, warm, second_warm = [comparable(output) for output in await runners.run(a_launch(plugin))]
     assert warm == cold
-    assert again == cold
+    assert second_warm == cold
 
 
 def for_interpreter(text: str, interpreter: Path) -> str:

@@ -49,9 +49,9 @@ IMPATIENT = GracePeriods(after_terminate=0.3, for_group_members=0.2)
 
 @pytest.fixture
 async def runner() -> AsyncIterator[WarmRunner]:
-    made = WarmRunner(IMPATIENT)
-    yield made
-    await made.close()
+    runner = WarmRunner(IMPATIENT)
+    yield runner
+    await runner.close()
 
 
 async def result_of(process: Process) -> Any:
@@ -60,13 +60,13 @@ async def result_of(process: Process) -> Any:
     return outcome.response.result
 
 
-async def run_of(runner: WarmRunner, launch: Launch, kind: StartedBy = StartedBy.WARM) -> Any:
+async def run(runner: WarmRunner, launch: Launch, kind: StartedBy = StartedBy.WARM) -> Any:
     process = await start(runner, launch)
     assert process.started_by is kind
     return await result_of(process)
 
 
-async def unusable_reason(launch: Launch) -> str:
+async def reason_for_cold_start(launch: Launch) -> str:
     plan = plan_warm_start(launch)
     assert isinstance(plan, WarmPlan)
     server = await start_server(plan.key, timeout_seconds=30, on_change=lambda _: None)
@@ -74,22 +74,22 @@ async def unusable_reason(launch: Launch) -> str:
     return server.reason
 
 
-def saying(word: str) -> str:
-    return f"""print('{{"status": "ok", "result": "{word}"}}')\n"""
+def script_with_result(result: str) -> str:
+    return f"""print('{{"status": "ok", "result": "{result}"}}')\n"""
 
 
 async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
     """Even with the same size and the same times, it is the content that counts."""
-    plugin = a_python_plugin(tmp_path, saying("earlier"))
-    timeouts = plugin.stat()
-    assert await run_of(runner, a_launch(plugin)) == "earlier"
-    assert await run_of(runner, a_launch(plugin)) == "earlier"
+    plugin = a_python_plugin(tmp_path, script_with_result("earlier"))
+    times = plugin.stat()
+    assert await run(runner, a_launch(plugin)) == "earlier"
+    assert await run(runner, a_launch(plugin)) == "earlier"
     with plugin.open("r+b") as file:
         content = file.read().replace(b"earlier", b"changed")
         file.seek(0)
         file.write(content)
-    os.utime(plugin, ns=(timeouts.st_atime_ns, timeouts.st_mtime_ns))
-    assert await run_of(runner, a_launch(plugin)) == "changed"
+    os.utime(plugin, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert await run(runner, a_launch(plugin)) == "changed"
     assert len(runner.server_pids) == 1
 
 
@@ -97,9 +97,9 @@ async def test_an_edited_neighbour_takes_effect_at_once(runner: WarmRunner, tmp_
     """Modules in the plugin's directory are imported anew in every process."""
     plugin = a_python_plugin(tmp_path, "from words import answer\nprint(answer)\n")
     (tmp_path / "words.py").write_text(f"answer = '{OK}'\n")
-    assert await run_of(runner, a_launch(plugin)) == "done"
+    assert await run(runner, a_launch(plugin)) == "done"
     (tmp_path / "words.py").write_text(f"answer = '{OK}'.replace('done', 'more')\n")
-    assert await run_of(runner, a_launch(plugin)) == "more"
+    assert await run(runner, a_launch(plugin)) == "more"
 
 
 PRELOADING = """\
@@ -127,25 +127,25 @@ def library_of(directory: Path) -> Path:
 
 async def test_preloaded_modules_are_there_before_the_plugin(runner: WarmRunner, tmp_path: Path) -> None:
     """One import in the server serves every process."""
-    assert await run_of(runner, a_preloading_launch(tmp_path)) == [True, 1]
+    assert await run(runner, a_preloading_launch(tmp_path)) == [True, 1]
 
 
 async def test_a_file_that_a_preloaded_module_has_opened_is_written(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
     """It was made before the fork, what is in it after."""
-    kept = tmp_path / "kept"
+    output_file = tmp_path / "kept"
     library = f"""
-file = open({str(kept)!r}, "a")
+file = open({str(output_file)!r}, "a")
 def __getattr__(name):
     if name == "VALUE":
         return file.write("one\\n")
     raise AttributeError(name)
 """
     launch = a_preloading_launch(tmp_path, library=library)
-    assert await run_of(runner, launch) == [True, 4]
-    assert await run_of(runner, launch) == [True, 4]
-    assert kept.read_text() == "one\none\n"
+    assert await run(runner, launch) == [True, 4]
+    assert await run(runner, launch) == [True, 4]
+    assert output_file.read_text() == "one\none\n"
 
 
 async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
@@ -153,11 +153,11 @@ async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
 ) -> None:
     """The first run after the edit already has it; those after it are warm again."""
     launch = a_preloading_launch(tmp_path)
-    assert await run_of(runner, launch) == [True, 1]
+    assert await run(runner, launch) == [True, 1]
     (old,) = runner.server_pids
     library_of(tmp_path).write_text("VALUE = 2222\n")
-    assert await run_of(runner, launch) == [False, 2222]
-    assert await run_of(runner, launch) == [True, 2222]
+    assert await run(runner, launch) == [False, 2222]
+    assert await run(runner, launch) == [True, 2222]
     assert old not in runner.server_pids
     wait_until_gone(old)
 
@@ -176,7 +176,7 @@ async def test_a_module_that_is_edited_while_it_is_preloaded_takes_effect(
     library_of(tmp_path).write_text("VALUE = 2222\n")
     await asyncio.to_thread(edited.write_bytes, b"")
     assert await result_of(await process) == [False, 2222]
-    assert await run_of(runner, launch) == [True, 2222]
+    assert await run(runner, launch) == [True, 2222]
 
 
 DRAWING = """\
@@ -205,22 +205,22 @@ async def test_generators_of_preloaded_modules_are_reseeded_unless_they_have_a_s
         f"#!{python}\nimport drawing, json\nprint(json.dumps({{'status': 'ok', 'result': drawing.DRAWN}}))\n",
     )
     launch = a_launch(plugin, warm=WarmStart(preload=("drawing",)))
-    *one, seeded, key = await run_of(runner, launch)
-    *other, seeded_too, other_key = await run_of(runner, launch)
-    assert set(one).isdisjoint(other)
-    assert len(set(one)) == len(one)
-    assert key != other_key
-    assert seeded == seeded_too == Random(42).random()
+    *first_numbers, first_seeded, first_key = await run(runner, launch)
+    *second_numbers, second_seeded, second_key = await run(runner, launch)
+    assert set(first_numbers).isdisjoint(second_numbers)
+    assert len(set(first_numbers)) == len(first_numbers)
+    assert first_key != second_key
+    assert first_seeded == second_seeded == Random(42).random()
 
 
 async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner, tmp_path: Path) -> None:
     """Packages beside the preloaded modules may change how an interpreter starts."""
     launch = a_preloading_launch(tmp_path)
-    assert await run_of(runner, launch) == [True, 1]
+    assert await run(runner, launch) == [True, 1]
     (library_of(tmp_path).parent / "more.pth").write_text(
         "import sys; sys.modules.setdefault('slow_library', sys); sys.VALUE = 'pth'\n"
     )
-    assert await run_of(runner, launch) == [True, "pth"]
+    assert await run(runner, launch) == [True, "pth"]
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tm
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nVALUE = 1\n"
     )
     launch = a_preloading_launch(tmp_path, library=threads)
-    assert await run_of(runner, launch, StartedBy.SPAWN) == [False, 1]
-    assert "started a thread" in await unusable_reason(launch)
+    assert await run(runner, launch, StartedBy.SPAWN) == [False, 1]
+    assert "started a thread" in await reason_for_cold_start(launch)
 
 
 async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) ->
     hanging = "import signal, sys\nif sys.argv[0].endswith('server.py'): signal.pause()\nVALUE = 1\n"
     runner = WarmRunner(IMPATIENT, WarmTimeouts(start=0.5))
     try:
-        assert await run_of(runner, a_preloading_launch(tmp_path, library=hanging), StartedBy.SPAWN) == [
+        assert await run(runner, a_preloading_launch(tmp_path, library=hanging), StartedBy.SPAWN) == [
             False,
             1,
         ]
@@ -262,12 +262,12 @@ async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) ->
 async def test_a_lost_server_is_replaced(runner: WarmRunner, tmp_path: Path) -> None:
     """No job is lost over a server that died between jobs."""
     launch = a_launch(a_bad_plugin(tmp_path, "answers"))
-    await run_of(runner, launch)
+    await run(runner, launch)
     (old,) = runner.server_pids
     os.kill(old, signal.SIGKILL)
     await asyncio.to_thread(wait_until_gone, old)
     assert await result_of(await start(runner, launch)) == "done"
-    assert await run_of(runner, launch) == "done"
+    assert await run(runner, launch) == "done"
     assert old not in runner.server_pids
 
 
@@ -289,11 +289,11 @@ async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
     runner = WarmRunner(IMPATIENT, WarmTimeouts(start=5.0))
     try:
         launch = a_launch(a_bad_plugin(tmp_path, "answers"))
-        await run_of(runner, launch)
+        await run(runner, launch)
         (old,) = runner.server_pids
         os.kill(old, signal.SIGSTOP)
         assert isinstance(await runner.start(launch), ForkServerLost)
-        assert await run_of(runner, launch) == "done"
+        assert await run(runner, launch) == "done"
         assert old not in runner.server_pids
     finally:
         await runner.close()
@@ -309,7 +309,7 @@ async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_pat
     os.kill(server, signal.SIGSTOP)
     assert isinstance(await process.wait(), DeadlinePassed)
     os.kill(server, signal.SIGCONT)
-    assert await run_of(runner, a_launch(a_bad_plugin(tmp_path / "next", "answers"))) == "done"
+    assert await run(runner, a_launch(a_bad_plugin(tmp_path / "next", "answers"))) == "done"
 
 
 async def test_a_module_that_hides_one_beside_the_plugin_still_hides_it(
@@ -318,7 +318,7 @@ async def test_a_module_that_hides_one_beside_the_plugin_still_hides_it(
     """A plugin's own `json.py` comes before the one that the server has imported."""
     plugin = a_python_plugin(tmp_path, "import json\nprint(json.answer)\n")
     (tmp_path / "json.py").write_text(f"answer = '{OK}'\n")
-    assert await run_of(runner, a_launch(plugin)) == "done"
+    assert await run(runner, a_launch(plugin)) == "done"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ async def test_doubtful_cases_start_cold(
     body = f"echo '{OK}'\n" if first_line == "#!/bin/sh" else f"print('{OK}')\n"
     plugin = an_executable(tmp_path, f"{first_line}\n{body}")
     launch = a_launch(plugin, environment=an_environment(tmp_path, **more))
-    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
+    assert await run(runner, launch, StartedBy.SPAWN) == "done"
     plan = plan_warm_start(launch)
     assert isinstance(plan, ColdStart)
     assert reason in plan.reason
@@ -347,17 +347,17 @@ async def test_doubtful_cases_start_cold(
 async def test_warm_start_can_be_turned_off(runner: WarmRunner, tmp_path: Path) -> None:
     """`warm: false`."""
     launch = a_launch(a_bad_plugin(tmp_path, "answers"), warm=None)
-    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
+    assert await run(runner, launch, StartedBy.SPAWN) == "done"
     assert runner.server_pids == frozenset()
 
 
 async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
     """The shim of a version manager chooses an interpreter at each start."""
     shim = an_executable(tmp_path / "shims", f'#!/bin/sh\nexec {sys.executable} "$@"\n', name="python3")
-    plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{saying('shimmed')}")
+    plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{script_with_result('shimmed')}")
     launch = a_launch(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
-    assert await run_of(runner, launch, StartedBy.SPAWN) == "shimmed"
-    assert "wrapper" in await unusable_reason(launch)
+    assert await run(runner, launch, StartedBy.SPAWN) == "shimmed"
+    assert "wrapper" in await reason_for_cold_start(launch)
 
 
 async def test_a_program_only_named_python_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
@@ -365,20 +365,20 @@ async def test_a_program_only_named_python_starts_cold(runner: WarmRunner, tmp_p
     odd = an_executable(tmp_path / "odd", f"#!/bin/sh\necho '{OK}'\n", name="python3")
     plugin = an_executable(tmp_path / "plugin", f"#!/usr/bin/env {odd.name}\n")
     launch = a_launch(plugin, environment=an_environment(tmp_path, PATH=f"{odd.parent}:/usr/bin:/bin"))
-    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
+    assert await run(runner, launch, StartedBy.SPAWN) == "done"
 
 
 async def test_a_request_too_large_for_the_server_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
     """A launch that was never sent may be spawned."""
     large = {f"V{number}": "x" * 60_000 for number in range(20)}
     launch = a_launch(a_bad_plugin(tmp_path, "answers"), environment=an_environment(tmp_path, **large))
-    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
+    assert await run(runner, launch, StartedBy.SPAWN) == "done"
 
 
 async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRunner, tmp_path: Path) -> None:
     """A server starts with a minimal environment, and /proc shows it for all its children."""
     environment = an_environment(tmp_path, SECRET_TOKEN="canary", DUCTILE_STORE_ID="s1", DUCTILE_JOB_ID="j1")
-    await run_of(runner, a_launch(a_bad_plugin(tmp_path, "answers"), environment=environment))
+    await run(runner, a_launch(a_bad_plugin(tmp_path, "answers"), environment=environment))
     (server,) = runner.server_pids
     started_with = await asyncio.to_thread(Path(f"/proc/{server}/environ").read_bytes)
     assert b"canary" not in started_with
@@ -389,7 +389,7 @@ async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRun
 async def test_a_server_keeps_no_dead_processes(runner: WarmRunner, tmp_path: Path) -> None:
     """An ended process is reaped once its group is cleared."""
     environment = an_environment(tmp_path)
-    await run_of(runner, a_launch(a_bad_plugin(tmp_path / "one", "answers"), environment=environment))
+    await run(runner, a_launch(a_bad_plugin(tmp_path / "one", "answers"), environment=environment))
     process = await start(runner, a_launch(a_bad_plugin(tmp_path / "two", "sleeps"), environment=environment))
     (server,) = runner.server_pids
     children = await asyncio.to_thread(Path(f"/proc/{server}/task/{server}/children").read_text)
@@ -403,7 +403,7 @@ async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRu
     environment = an_environment(tmp_path)
     for name, preload in (("a", ()), ("b", ()), ("c", ("csv",)), ("d", ("csv",))):
         plugin = a_bad_plugin(tmp_path / name, "answers")
-        await run_of(runner, a_launch(plugin, environment=environment, warm=WarmStart(preload=preload)))
+        await run(runner, a_launch(plugin, environment=environment, warm=WarmStart(preload=preload)))
     assert len(runner.server_pids) == 2
 
 
@@ -464,7 +464,7 @@ def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) ->
 
 async def test_without_a_thread_there_is_no_server_and_no_process(runner: WarmRunner, tmp_path: Path) -> None:
     """A shortage of the machine; with a thread the next launch is warm."""
-    launch = a_launch(a_python_plugin(tmp_path, saying("later")))
+    launch = a_launch(a_python_plugin(tmp_path, script_with_result("later")))
     usual = threading.stack_size(2**46)  # more bytes than any address space has
     try:
         refused = await runner.start(launch)
@@ -472,4 +472,4 @@ async def test_without_a_thread_there_is_no_server_and_no_process(runner: WarmRu
         threading.stack_size(usual)
     assert isinstance(refused, CouldNotStart)
     assert refused.resources_exhausted
-    assert await run_of(runner, launch) == "later"
+    assert await run(runner, launch) == "later"

@@ -65,9 +65,9 @@ async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, ou
     job_id = await accept(store, a_new_job())
     running = await claim_one(store)
     assert (await store.cancel(job_id, policy)).status is CancelStatus.REQUESTED
-    asked = await stored(store, job_id)
-    assert asked.status is JobStatus.RUNNING
-    assert asked.cancel_requested_at is not None
+    requested = await stored(store, job_id)
+    assert requested.status is JobStatus.RUNNING
+    assert requested.cancel_requested_at is not None
     settled = await settle(store, running, outcome, policy)
     assert settled.started == ()
     job = await stored(store, job_id)
@@ -83,10 +83,10 @@ async def test_a_second_cancel_request_is_recorded_once(store: Store, clock: Clo
     job_id = await accept(store, a_new_job())
     await claim_all(store)
     await store.cancel(job_id, POLICY)
-    asked = (await stored(store, job_id)).cancel_requested_at
+    requested_at = (await stored(store, job_id)).cancel_requested_at
     clock.advance(seconds=9)
     assert (await store.cancel(job_id, POLICY)).status is CancelStatus.REQUESTED
-    assert (await stored(store, job_id)).cancel_requested_at == asked
+    assert (await stored(store, job_id)).cancel_requested_at == requested_at
     kinds = [row.kind for row in await whole_ledger(store)]
     assert kinds.count(LedgerKind.JOB_CANCEL_REQUESTED) == 1
 
@@ -175,11 +175,13 @@ async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
     """The caller saw the job failed; meanwhile it was retried and cancelled, which was acknowledged."""
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(permanent=True))
-    seen = await stored(store, job_id)
+    failed_job = await stored(store, job_id)
     clock.advance(seconds=1)
-    assert await store.retry(job_id, POLICY, ended_at=seen.completed_at) is RetryResult.QUEUED
+    assert await store.retry(job_id, POLICY, ended_at=failed_job.completed_at) is RetryResult.QUEUED
     await store.cancel(job_id, POLICY)
-    assert await store.retry(job_id, POLICY, ended_at=seen.completed_at) is RetryResult.CHANGED_SINCE_READ
+    assert (
+        await store.retry(job_id, POLICY, ended_at=failed_job.completed_at) is RetryResult.CHANGED_SINCE_READ
+    )
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
     assert await store.retry(job_id, POLICY, ended_at=job.completed_at) is RetryResult.QUEUED
@@ -210,8 +212,8 @@ async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock
     job_id = await accept(store, a_new_job())
     await claim_all(store)
     waiting = await accept(store, a_new_job())
-    moved = await store.recover(POLICY)
-    assert [(job.id, job.status, job.reason, job.attempt) for job in moved.jobs] == [
+    recovery = await store.recover(POLICY)
+    assert [(job.id, job.status, job.reason, job.attempt) for job in recovery.jobs] == [
         (job_id, JobStatus.QUEUED, JobReason.RECOVERED, 2)
     ]
     job = await stored(store, job_id)
@@ -268,8 +270,8 @@ async def test_recovering_twice_does_nothing_more(store: Store) -> None:
     await claim_all(store)
     await store.recover(POLICY)
     before = await whole_ledger(store)
-    again = await store.recover(POLICY)
-    assert (again.jobs, again.more) == ((), False)
+    second = await store.recover(POLICY)
+    assert (second.jobs, second.more) == ((), False)
     assert await whole_ledger(store) == before
 
 

@@ -28,11 +28,11 @@ async def test_a_new_store_is_sound_and_has_no_troubles(store: Store, clock: Clo
 
 async def test_a_store_that_was_searched_is_not_called_damaged(store: Store) -> None:
     """Connections that have searched hold parts of the index as it was, and must not judge it."""
-    words = Random(1)
+    rng = Random(1)
     assert (await store.stats()).damage == ()
     for _ in range(5):
         for _ in range(40):
-            text = " ".join("".join(words.choices(ascii_lowercase, k=7)) for _ in range(750))
+            text = " ".join("".join(rng.choices(ascii_lowercase, k=7)) for _ in range(750))
             await accept(store, a_new_job())
             await run_next(store, ok(stderr=text))
         while await store.index_log():
@@ -71,8 +71,10 @@ async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
     """A URL may hold secrets; its receiver is scheme, host and port."""
     await accept(store, a_new_job(callback=CALLBACK))
     await run_next(store, ok())
-    taken = await store.claim_deliveries(DeliveryCapacity(total=10, per_receiver=10), retry_at=clock() + DAY)
-    (first,) = taken.deliveries
+    claimed = await store.claim_deliveries(
+        DeliveryCapacity(total=10, per_receiver=10), retry_at=clock() + DAY
+    )
+    (first,) = claimed.deliveries
     assert (await store.recent_failures(since=clock() - DAY)).receivers == ()
     await store.report_delivery(
         DeliveryReport(

@@ -118,20 +118,20 @@ async def test_a_cap_of_none_starts_nothing(store: Store) -> None:
 async def test_two_claims_at_once_never_share_a_job(store: Store) -> None:
     """Claiming is atomic."""
     ids = {await accept(store, a_new_job()) for _ in range(20)}
-    taken = await asyncio.gather(*(claim_all(store, limit=3, owner=f"w{n}") for n in range(10)))
-    claimed = [claim.job.id for claims in taken for claim in claims]
+    batches = await asyncio.gather(*(claim_all(store, limit=3, owner=f"w{n}") for n in range(10)))
+    claimed = [claim.job.id for claims in batches for claim in claims]
     assert len(claimed) == len(set(claimed)) == len(ids)
 
 
 async def test_same_key_runs_one_at_a_time_and_in_order(store: Store) -> None:
     """While a job with a key runs, another with the same key and target waits."""
     ids = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(4)]
-    seen: list[str] = []
+    claimed_ids: list[str] = []
     while claims := await claim_all(store):
         (claim,) = claims
-        seen.append(claim.job.id)
+        claimed_ids.append(claim.job.id)
         await settle(store, claim.job, ok())
-    assert seen == ids
+    assert claimed_ids == ids
 
 
 async def test_a_retry_wait_lets_the_next_of_the_key_go_and_gets_its_place_back(

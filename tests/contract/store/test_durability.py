@@ -54,7 +54,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
     await store.record_config("h", ConfigOrigin.START, {"a": 1})
     await store.index_log()
 
-    async def everything(store: Store) -> list[object]:
+    async def read_everything(store: Store) -> list[object]:
         jobs = (await store.list_jobs(JobFilter(), limit=200)).rows
         return [
             store.store_id,
@@ -72,17 +72,17 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
             await whole_ledger(store),
         ]
 
-    before = await everything(store)
-    after = await everything(await store_factory.reopen())
+    before = await read_everything(store)
+    after = await read_everything(await store_factory.reopen())
     assert after == before
 
 
 async def test_two_stores_have_two_ids(store_factory: StoreFactory) -> None:
     """Survivors of a crash are recognised by the store's id."""
     store = await store_factory.open()
-    place = store_factory.directory / "other"
-    place.mkdir()
-    other = await store_factory.kind.open(place, store_factory.clock, 99)
+    directory = store_factory.directory / "other"
+    directory.mkdir()
+    other = await store_factory.kind.open(directory, store_factory.clock, 99)
     assert store.store_id != other.store_id
     await other.close()
 

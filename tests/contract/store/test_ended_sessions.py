@@ -16,8 +16,8 @@ async def test_an_ended_session_is_known_to_the_next_daemon(store_factory: Store
     await store.end_session("one", until)
     await store.end_session("one", until)  # the request was repeated
     await store.end_session("two", until)
-    again = await store_factory.reopen()
-    assert await again.ended_sessions() == {"one", "two"}
+    reopened = await store_factory.reopen()
+    assert await reopened.ended_sessions() == {"one", "two"}
 
 
 async def test_it_is_forgotten_when_its_cookie_has_expired(store: Store, clock: Clock) -> None:
@@ -30,7 +30,7 @@ async def test_it_is_forgotten_when_its_cookie_has_expired(store: Store, clock: 
 
 async def test_the_end_is_published_with_its_commit(store: Store, clock: Clock) -> None:
     """Requests that are under way on another connection are refused from then on."""
-    heard: list[str] = []
-    store.notifier.subscribe(SessionEnded, lambda change: heard.append(change.session_id))
+    ended: list[str] = []
+    store.notifier.subscribe(SessionEnded, lambda change: ended.append(change.session_id))
     await store.end_session("one", clock() + timedelta(days=7))
-    assert heard == ["one"]
+    assert ended == ["one"]

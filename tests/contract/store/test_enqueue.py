@@ -50,9 +50,9 @@ async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock
         callback=StateSubscription(url="http://receiver.invalid/", model="m"),
         max_attempts=7,
     )
-    (answer,) = await submit(store, new, event=event, contexts=(context,))
-    assert isinstance(answer, Accepted)
-    assert answer.ready
+    (result,) = await submit(store, new, event=event, contexts=(context,))
+    assert isinstance(result, Accepted)
+    assert result.ready
     job = await stored(store, new.id)
     for name in (
         "id", "plugin", "command", "payload", "submitted_by", "submitted_detail", "dedupe_key",
@@ -61,15 +61,19 @@ async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock
     ):  # fmt: skip
         assert getattr(job, name) == getattr(new, name), name
     assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, JobReason.SUBMITTED, None)
-    assert (job.attempt, job.execution, job.seq) == (1, 0, answer.seq)
+    assert (job.attempt, job.execution, job.seq) == (1, 0, result.seq)
     assert job.created_at == clock.now
     unset = ("started_at", "completed_at", "next_retry_at", "last_error", "owner", "lease_until")
     assert [getattr(job, name) for name in unset] == [None] * len(unset)
     assert await path_of(store, new.id) == [">queued:submitted"]
     assert await store.get_event_context(context.id) == context
-    found = await store.get_event(event.id)
-    assert found is not None
-    assert (found.type, found.source, found.payload) == (event.type, event.source, event.payload)
+    stored_event = await store.get_event(event.id)
+    assert stored_event is not None
+    assert (stored_event.type, stored_event.source, stored_event.payload) == (
+        event.type,
+        event.source,
+        event.payload,
+    )
 
 
 EACH_FIELD: dict[str, Any] = {
@@ -151,10 +155,10 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(store: Store) -> Non
 async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
     first, second = a_new_job(), a_new_job(dedupe_key="key:a", dedupe_ttl=60)
     again = a_new_job(dedupe_key="key:a", dedupe_ttl=60)
-    answers = await submit(store, first, second, again)
-    assert [type(answer) for answer in answers] == [Accepted, Accepted, Deduplicated]
-    assert [answer.job_id for answer in answers] == [first.id, second.id, second.id]
-    accepted = [answer.seq for answer in answers if isinstance(answer, Accepted)]
+    results = await submit(store, first, second, again)
+    assert [type(result) for result in results] == [Accepted, Accepted, Deduplicated]
+    assert [result.job_id for result in results] == [first.id, second.id, second.id]
+    accepted = [result.seq for result in results if isinstance(result, Accepted)]
     assert accepted == sorted(accepted)
 
 
@@ -166,9 +170,9 @@ async def test_a_success_within_the_window_drops_the_submission(store: Store, cl
     original = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, ok())
     clock.advance(hours=24)
-    (answer,) = await submit(store, a_new_job(dedupe_key="key:a"), dedupe_window=DAY)
-    assert isinstance(answer, Deduplicated)
-    assert (answer.job_id, answer.dedupe_key) == (original, "key:a")
+    (result,) = await submit(store, a_new_job(dedupe_key="key:a"), dedupe_window=DAY)
+    assert isinstance(result, Deduplicated)
+    assert (result.job_id, result.dedupe_key) == (original, "key:a")
     entry = (await whole_ledger(store))[-1]
     assert (entry.kind, entry.job_id) == (LedgerKind.JOB_DEDUPLICATED, original)
     assert entry.data["dedupe_key"] == "a"
@@ -183,17 +187,17 @@ async def test_the_newest_success_counts(store: Store, clock: Clock) -> None:
         await submit(store, a_new_job(dedupe_key="key:a"), dedupe_window=timedelta(0))
         newest = (await run_next(store, ok())).job_id
         clock.advance(hours=1)
-    (answer,) = await submit(store, a_new_job(dedupe_key="key:a"), dedupe_window=timedelta(hours=1))
-    assert isinstance(answer, Deduplicated)
-    assert (answer.job_id, answer.dedupe_key) == (newest, "key:a")
+    (result,) = await submit(store, a_new_job(dedupe_key="key:a"), dedupe_window=timedelta(hours=1))
+    assert isinstance(result, Deduplicated)
+    assert (result.job_id, result.dedupe_key) == (newest, "key:a")
 
 
 @pytest.mark.parametrize("permanent", [True, False], ids=["failed", "dead"])
 async def test_only_a_success_counts(store: Store, permanent: bool) -> None:
     await accept(store, a_new_job(dedupe_key="key:a", max_attempts=1))
     await run_next(store, failed(permanent=permanent))
-    (answer,) = await submit(store, a_new_job(dedupe_key="key:a"))
-    assert isinstance(answer, Accepted)
+    (result,) = await submit(store, a_new_job(dedupe_key="key:a"))
+    assert isinstance(result, Accepted)
 
 
 async def test_without_an_override_a_live_match_is_waited_for(store: Store) -> None:
@@ -212,17 +216,17 @@ async def test_with_an_override_a_live_match_drops_it(store: Store, status: JobS
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     if status is JobStatus.RUNNING:
         await claim_all(store)
-    (answer,) = await submit(store, a_new_job(dedupe_key="key:a", dedupe_ttl=1.0))
-    assert isinstance(answer, Deduplicated)
-    assert (answer.job_id, answer.dedupe_key) == (first, "key:a")
+    (result,) = await submit(store, a_new_job(dedupe_key="key:a", dedupe_ttl=1.0))
+    assert isinstance(result, Deduplicated)
+    assert (result.job_id, result.dedupe_key) == (first, "key:a")
 
 
 async def test_with_an_override_a_match_that_waits_for_its_retry_drops_it(store: Store) -> None:
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, failed())
-    (answer,) = await submit(store, a_new_job(dedupe_key="key:a", dedupe_ttl=1.0))
-    assert isinstance(answer, Deduplicated)
-    assert (answer.job_id, answer.dedupe_key) == (first, "key:a")
+    (result,) = await submit(store, a_new_job(dedupe_key="key:a", dedupe_ttl=1.0))
+    assert isinstance(result, Deduplicated)
+    assert (result.job_id, result.dedupe_key) == (first, "key:a")
 
 
 async def test_an_override_is_the_window(store: Store, clock: Clock) -> None:
@@ -246,8 +250,8 @@ async def test_the_identity_is_plugin_command_and_key(store: Store) -> None:
         a_new_job("other", "handle", dedupe_key="key:a", dedupe_ttl=60),
         a_new_job("echo", "handle", dedupe_key="key:b", dedupe_ttl=60),
     ]
-    answers = await submit(store, *jobs)
-    assert all(isinstance(answer, Accepted) and answer.ready for answer in answers)
+    results = await submit(store, *jobs)
+    assert all(isinstance(result, Accepted) and result.ready for result in results)
     assert len(await claim_all(store)) == len(jobs)
 
 
@@ -258,9 +262,9 @@ async def test_the_latest_job_with_a_key_is_found_whatever_became_of_it(store: S
     await run_next(store, failed(permanent=True))
     await accept(store, a_new_job("echo", "poll", dedupe_key="key:a"))
     await accept(store, a_new_job(dedupe_key="key:b"))
-    found = await store.latest_with_key("echo", "handle", "key:a")
-    assert found is not None
-    assert (found.id, found.status, found.payload) == (first, JobStatus.FAILED, {"n": 1})
+    failed_job = await store.latest_with_key("echo", "handle", "key:a")
+    assert failed_job is not None
+    assert (failed_job.id, failed_job.status, failed_job.payload) == (first, JobStatus.FAILED, {"n": 1})
     newer = await accept(store, a_new_job(dedupe_key="key:a"))
     latest = await store.latest_with_key("echo", "handle", "key:a")
     assert latest is not None
@@ -284,8 +288,8 @@ async def test_the_same_child_is_not_made_twice(store: Store) -> None:
     origin = Origin(job_id=an_id(), execution=1, event_index=0, target="sink.handle")
     first = a_new_job(origin=origin)
     await accept(store, first)
-    (answer,) = await submit(store, a_new_job(origin=origin))
-    assert answer == DuplicateChild(job_id=first.id)
+    (result,) = await submit(store, a_new_job(origin=origin))
+    assert result == DuplicateChild(job_id=first.id)
     assert len((await store.list_jobs(JobFilter(), limit=10)).rows) == 1
     entry = (await whole_ledger(store))[-1]
     assert (entry.kind, entry.job_id) == (LedgerKind.CHILD_CONFLICT, origin.job_id)
@@ -310,9 +314,9 @@ async def test_numbers_survive_exactly(store: Store) -> None:
     """Integers beyond 2^53, and beyond 64 bits, are not rounded."""
     payload = {"n": 2**53 + 1, "m": -(2**63), "big": 10**40, "f": 0.1, "one": 1.0, "bool": True}
     job_id = await accept(store, a_new_job(payload=payload))
-    read = (await stored(store, job_id)).payload
-    assert read == payload
-    assert [type(value) for value in (read or {}).values()] == [int, int, int, float, float, bool]
+    stored_payload = (await stored(store, job_id)).payload
+    assert stored_payload == payload
+    assert [type(value) for value in (stored_payload or {}).values()] == [int, int, int, float, float, bool]
 
 
 async def test_any_text_survives(store: Store) -> None:

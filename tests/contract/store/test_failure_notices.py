@@ -15,10 +15,10 @@ from ductile.store.port import Store
 from ductile.struct import replace
 
 RECEIVER = FailureReceiver(plugin="tell")
-TOLD = replace(some_policy(), on_failure=RECEIVER)
+POLICY = replace(some_policy(), on_failure=RECEIVER)
 
 
-async def fail_one(store: Store, policy: Policy = TOLD, **fields: str) -> str:
+async def fail_one(store: Store, policy: Policy = POLICY, **fields: str) -> str:
     job_id = await accept(store, a_new_job(**fields))
     await run_next(store, failed(permanent=True), policy)
     return job_id
@@ -36,20 +36,20 @@ async def next_notice(store: Store) -> tuple[Job, dict[str, Any]]:
 
 async def test_the_first_failure_is_told_at_once_and_later_ones_together(store: Store, clock: Clock) -> None:
     first = await fail_one(store)
-    assert await store.send_failure_notice(TOLD) is None
+    assert await store.send_failure_notice(POLICY) is None
     notice, payload = await next_notice(store)
     assert payload["count"] == 1
     (failure,) = payload["failures"]
     assert failure["job_id"] == first
-    await settle(store, notice, ok(), TOLD)
+    await settle(store, notice, ok(), POLICY)
     sent_at = clock()
     for _ in range(12):
         clock.advance(seconds=1)
         await fail_one(store)
-    assert await store.send_failure_notice(TOLD) == sent_at + timedelta(minutes=1)
+    assert await store.send_failure_notice(POLICY) == sent_at + timedelta(minutes=1)
     assert await claim_all(store) == []
     clock.advance(minutes=1)
-    assert await store.send_failure_notice(TOLD) is None
+    assert await store.send_failure_notice(POLICY) is None
     _, payload = await next_notice(store)
     assert (payload["count"], len(payload["failures"])) == (12, 10)
     assert payload["by_plugin"] == {"echo": {"count": 12, "reasons": {"plugin_error": 12}}}
@@ -59,25 +59,25 @@ async def test_failures_survive_a_restart_and_are_told_once(store_factory: Store
     store = await store_factory.open()
     await fail_one(store)
     store = await store_factory.reopen()
-    await store.send_failure_notice(TOLD)
-    await store.send_failure_notice(TOLD)
+    await store.send_failure_notice(POLICY)
+    await store.send_failure_notice(POLICY)
     assert len(await claim_all(store)) == 1
 
 
 async def test_a_notice_that_fails_causes_none_and_is_counted(store: Store, clock: Clock) -> None:
     await fail_one(store)
-    await store.send_failure_notice(TOLD)
+    await store.send_failure_notice(POLICY)
     notice, _ = await next_notice(store)
-    await settle(store, notice, failed(permanent=True, error="no route"), TOLD)
+    await settle(store, notice, failed(permanent=True, error="no route"), POLICY)
     health = await store.notice_health()
     assert (health.failed, health.failed_job_id, health.error) == (1, notice.id, "no route")
     clock.advance(days=1)
-    assert await store.send_failure_notice(TOLD) is None
+    assert await store.send_failure_notice(POLICY) is None
     assert await claim_all(store) == []
     await fail_one(store)
-    await store.send_failure_notice(TOLD)
+    await store.send_failure_notice(POLICY)
     notice, _ = await next_notice(store)
-    await settle(store, notice, ok(), TOLD)
+    await settle(store, notice, ok(), POLICY)
     assert (await store.notice_health()).failed == 0
 
 
@@ -96,20 +96,20 @@ async def test_what_follows_from_a_notice_causes_none(store: Store) -> None:
 
 async def test_requested_ends_and_retries_are_not_told(store: Store) -> None:
     job_id = await accept(store, a_new_job())
-    await store.cancel(job_id, TOLD)
+    await store.cancel(job_id, POLICY)
     await accept(store, a_new_job(max_attempts=2))
-    await run_next(store, failed(), TOLD)
+    await run_next(store, failed(), POLICY)
     await accept(store, a_new_job("gone"))
-    await store.end_queued(JobReason.PLUGIN_REMOVED, TOLD, plugins=["gone"])
+    await store.end_queued(JobReason.PLUGIN_REMOVED, POLICY, plugins=["gone"])
     assert (await store.notice_health()).waiting == 0
 
 
 async def test_a_receiver_that_is_disabled_waits_and_one_that_is_removed_forgets(store: Store) -> None:
     await fail_one(store)
-    closed = replace(TOLD, on_failure=replace(RECEIVER, accepts_jobs=False))
+    closed = replace(POLICY, on_failure=replace(RECEIVER, accepts_jobs=False))
     assert await store.send_failure_notice(closed) is None
     assert (await store.notice_health()).waiting == 1
-    await store.send_failure_notice(replace(TOLD, on_failure=None))
+    await store.send_failure_notice(replace(POLICY, on_failure=None))
     assert (await store.notice_health()).waiting == 0
 
 
@@ -120,13 +120,13 @@ async def test_without_a_receiver_nothing_is_recorded(store: Store) -> None:
 
 
 async def test_a_failure_says_when_its_notice_is_due(store: Store, clock: Clock) -> None:
-    seen: list[FailureRecorded] = []
-    store.notifier.subscribe(FailureRecorded, seen.append)
+    recorded: list[FailureRecorded] = []
+    store.notifier.subscribe(FailureRecorded, recorded.append)
     await fail_one(store)
-    assert seen[0].due_at <= clock()
-    await store.send_failure_notice(TOLD)
-    await run_next(store, ok(), TOLD)
+    assert recorded[0].due_at <= clock()
+    await store.send_failure_notice(POLICY)
+    await run_next(store, ok(), POLICY)
     sent_at = clock()
     clock.advance(seconds=5)
     await fail_one(store)
-    assert seen[1].due_at == sent_at + timedelta(minutes=1)
+    assert recorded[1].due_at == sent_at + timedelta(minutes=1)

@@ -49,11 +49,11 @@ async def test_how_executions_ended(store: Store, clock: Clock) -> None:
     assert (counted.plugin, counted.executions) == ("a", 3)
     assert counted.by_status == {LogStatus.SUCCEEDED: 2, LogStatus.FAILED: 1}
     latest = await store.execution_statistics(since=since, latest=2)
-    assert [each.executions for each in latest.plugins] == [2]
+    assert [plugin.executions for plugin in latest.plugins] == [2]
     assert not latest.complete
     everything = await store.execution_statistics(since=since - timedelta(hours=5), latest=4)
     assert everything.complete
-    assert [each.executions for each in everything.plugins] == [4]
+    assert [plugin.executions for plugin in everything.plugins] == [4]
     assert (await store.execution_statistics(since=since, latest=100, plugin="b")).plugins == ()
 
 
@@ -83,33 +83,33 @@ async def test_a_digest_has_what_ended_badly_and_what_waits_since_an_instant(
     await accept(store, a_new_job("a"))
     await run_next(store, ok())
     waiting = await accept(store, a_new_job("b"))
-    found = await store.read_digest(since=since, latest=100)
-    assert [ending.job_id for ending in found.endings] == [bad]
-    assert found.endings_complete
-    assert [(group.plugin, group.jobs, group.oldest_id) for group in found.waiting] == [("b", 1, waiting)]
-    assert [each.executions for each in found.executions.plugins] == [2]
-    assert (found.skipped, found.lost, found.loads) == ((), (), ())
+    digest = await store.read_digest(since=since, latest=100)
+    assert [ending.job_id for ending in digest.endings] == [bad]
+    assert digest.endings_complete
+    assert [(group.plugin, group.jobs, group.oldest_id) for group in digest.waiting] == [("b", 1, waiting)]
+    assert [plugin.executions for plugin in digest.executions.plugins] == [2]
+    assert (digest.skipped, digest.lost, digest.loads) == ((), (), ())
 
 
 async def test_jobs_are_counted_and_listed_by_reason_and_duration(store: Store, clock: Clock) -> None:
     """In every order each job is on one page, whatever comes in between."""
-    took = {}
+    durations = {}
     for seconds in (5, 1, 9):
         job_id = await accept(store, a_new_job("a"))
         job = await claim_one(store)
         clock.advance(seconds=seconds)
         await settle(store, job, failed(permanent=True))
-        took[job_id] = seconds
-    where = JobFilter(status=JobStatus.FAILED)
-    assert await store.count_jobs(where, limit=100) == 3
-    assert await store.count_jobs(where, limit=2) == 2
+        durations[job_id] = seconds
+    only_failed = JobFilter(status=JobStatus.FAILED)
+    assert await store.count_jobs(only_failed, limit=100) == 3
+    assert await store.count_jobs(only_failed, limit=2) == 2
     assert await store.count_jobs(JobFilter(reason=JobReason.PLUGIN_ERROR), limit=9) == 3
     assert await store.count_jobs(JobFilter(reason=JobReason.KILLED), limit=9) == 0
     assert await store.count_jobs(JobFilter(reason=JobReason.SUBMITTED), limit=9) == 0
-    first = await store.list_jobs(where, limit=2, sort=JobSort.DURATION)
+    first = await store.list_jobs(only_failed, limit=2, sort=JobSort.DURATION)
     await accept(store, a_new_job("a"))
-    second = await store.list_jobs(where, limit=2, cursor=first.next_cursor, sort=JobSort.DURATION)
-    assert [took[job.id] for job in (*first.rows, *second.rows)] == [9, 5, 1]
+    second = await store.list_jobs(only_failed, limit=2, cursor=first.next_cursor, sort=JobSort.DURATION)
+    assert [durations[job.id] for job in (*first.rows, *second.rows)] == [9, 5, 1]
     assert second.next_cursor is None
 
 
@@ -126,11 +126,11 @@ async def test_executions_over_time(store: Store, clock: Clock) -> None:
     clock.advance(hours=1)
     edges = [begin + timedelta(hours=hours, minutes=-30) for hours in range(3)]
     first, second = await store.sample_executions(edges, max_counted=100, max_timed=100)
-    assert [(each.plugin, each.executions, each.failures) for each in first.counts] == [
+    assert [(sample.plugin, sample.executions, sample.failures) for sample in first.counts] == [
         ("a", 2, 0),
         ("b", 1, 0),
     ]
-    assert [(each.plugin, each.executions, each.failures) for each in second.counts] == [("a", 4, 4)]
+    assert [(sample.plugin, sample.executions, sample.failures) for sample in second.counts] == [("a", 4, 4)]
     assert (first.total, second.total, len(second.times)) == (3, 4, 4)
-    few, last = await store.sample_executions(edges, max_counted=2, max_timed=1)
-    assert (few.total, last.total, len(last.times)) == (3, 4, 1)
+    first_limited, second_limited = await store.sample_executions(edges, max_counted=2, max_timed=1)
+    assert (first_limited.total, second_limited.total, len(second_limited.times)) == (3, 4, 1)

@@ -28,8 +28,8 @@ async def test_a_version_is_initialised_once(store: Store) -> None:
     assert (begun.status, begun.job_id) == (InitStatus.PENDING, job.id)
     assert (await store.begin_init(KEY, an_init())).job_id == job.id, "it is under way"
     await run_next(store, ok())
-    done = await store.begin_init(KEY, an_init())
-    assert (done.status, done.job_id, done.error) == (InitStatus.SUCCEEDED, job.id, None)
+    finished = await store.begin_init(KEY, an_init())
+    assert (finished.status, finished.job_id, finished.error) == (InitStatus.SUCCEEDED, job.id, None)
     assert await claim_all(store) == []
 
 
@@ -47,8 +47,8 @@ async def test_a_failure_is_kept_and_not_repeated(store: Store) -> None:
     await store.begin_init(KEY, job)
     await run_next(store, failed(error="no token"))
     assert (await stored(store, job.id)).status is JobStatus.DEAD
-    answer = await store.begin_init(KEY, an_init())
-    assert (answer.status, answer.error) == (InitStatus.FAILED, "no token")
+    result = await store.begin_init(KEY, an_init())
+    assert (result.status, result.error) == (InitStatus.FAILED, "no token")
     assert await claim_all(store) == []
 
 
@@ -63,9 +63,9 @@ async def test_an_init_that_a_crash_cut_short_is_begun_again_three_times_at_most
         await claim_all(store)
         await store.recover(POLICY)
     store = await store_factory.reopen()
-    answer = await store.begin_init(KEY, an_init())
-    assert answer.status is InitStatus.FAILED
-    assert answer.error
+    result = await store.begin_init(KEY, an_init())
+    assert result.status is InitStatus.FAILED
+    assert result.error
     assert await claim_all(store) == []
 
 
@@ -99,8 +99,8 @@ async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, r
     """Only the plugin's own failure marks it; one that was disabled meanwhile is tried again."""
     await store.begin_init(KEY, an_init())
     await store.end_queued(reason, POLICY)
-    again = an_init()
-    assert (await store.begin_init(KEY, again)).job_id == again.id
+    second = an_init()
+    assert (await store.begin_init(KEY, second)).job_id == second.id
 
 
 async def test_a_configuration_is_recorded_with_its_inits(store: Store) -> None:
@@ -112,8 +112,12 @@ async def test_a_configuration_is_recorded_with_its_inits(store: Store) -> None:
         NewInit(key=KEY, job=an_init()),
         NewInit(key=replace(KEY, plugin="q"), job=replace(fresh, plugin="q")),
     )
-    done, begun = await store.record_config("h", ConfigOrigin.RELOAD, {}, inits)
-    assert (done.status, begun.status, begun.job_id) == (InitStatus.SUCCEEDED, InitStatus.PENDING, fresh.id)
+    finished, begun = await store.record_config("h", ConfigOrigin.RELOAD, {}, inits)
+    assert (finished.status, begun.status, begun.job_id) == (
+        InitStatus.SUCCEEDED,
+        InitStatus.PENDING,
+        fresh.id,
+    )
     assert [row.hash for row in await store.config_history(limit=9)] == ["h"]
 
 
@@ -130,14 +134,14 @@ async def test_a_configuration_whose_inits_cannot_be_stored_is_not_recorded(stor
 async def test_a_claim_requested_before_a_configuration_does_not_get_its_inits(store: Store) -> None:
     """It asks by the configuration before, in which the plugin may not even be: the init would be lost."""
     await accept(store, a_new_job("q"))
-    asking = asyncio.ensure_future(claim_all(store))
+    claiming = asyncio.ensure_future(claim_all(store))
     await asyncio.sleep(0)
     init = NewInit(key=KEY, job=an_init())
     recording = asyncio.ensure_future(store.record_config("hash", ConfigOrigin.RELOAD, {}, (init,)))
-    (given,) = await asking
-    assert given.job.plugin == "q"
-    (answer,) = await recording
-    assert answer.status is InitStatus.PENDING
+    (claim,) = await claiming
+    assert claim.job.plugin == "q"
+    (result,) = await recording
+    assert result.status is InitStatus.PENDING
     assert [claim.job.id for claim in await claim_all(store)] == [init.job.id]
 
 

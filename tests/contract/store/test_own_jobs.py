@@ -36,10 +36,10 @@ async def populate(store: Store) -> dict[str, str]:
             store,
             a_new_job("echo", token=token, dedupe_key=f"key:{name}", dedupe_ttl=60.0, callback=CALLBACK),
         )
-        done = await run_next(
+        settled = await run_next(
             store, ok(emitted("found", {}), stdout='{"status":"ok","result":"common"}'), policy
         )
-        (child,) = done.started
+        (child,) = settled.started
         ids[f"{name} child"] = child.job_id
         await run_next(store, failed(permanent=True), policy)
     steps = steps_policy(uses("a"))
@@ -53,7 +53,7 @@ async def test_every_list_has_only_what_the_token_started(store: Store) -> None:
     """Whatever else is filtered by, and in every order."""
     ids = await populate(store)
     own = OwnJobs(store, AGENT)
-    mine = {ids[AGENT], ids[f"{AGENT} child"]}
+    own_ids = {ids[AGENT], ids[f"{AGENT} child"]}
     filters: tuple[dict[str, Any], ...] = (
         {},
         {"plugin": "echo"},
@@ -68,8 +68,8 @@ async def test_every_list_has_only_what_the_token_started(store: Store) -> None:
     for fields in filters:
         everything = {job.id for job in (await store.list_jobs(JobFilter(**fields), limit=50)).rows}
         page = await own.list_jobs(JobFilter(**fields), limit=50)
-        assert {job.id for job in page.rows} == everything & mine
-        assert await own.count_jobs(JobFilter(**fields), limit=50) == len(everything & mine)
+        assert {job.id for job in page.rows} == everything & own_ids
+        assert await own.count_jobs(JobFilter(**fields), limit=50) == len(everything & own_ids)
     for logged in (
         LogFilter(),
         LogFilter(query="common"),
@@ -79,14 +79,14 @@ async def test_every_list_has_only_what_the_token_started(store: Store) -> None:
         for sort in LogSort:
             whole = {row.job_id for row in (await store.list_log(logged, limit=50, sort=sort)).rows}
             rows = (await own.list_log(logged, limit=50, sort=sort)).rows
-            assert {row.job_id for row in rows} == whole & mine
+            assert {row.job_id for row in rows} == whole & own_ids
     first = await own.list_jobs(JobFilter(), limit=1)
     second = await own.list_jobs(JobFilter(), limit=1, cursor=first.next_cursor)
     assert [job.id for job in (*first.rows, *second.rows)] == [ids[f"{AGENT} child"], ids[AGENT]]
     assert second.next_cursor is None
     assert (
         set(await own.job_ids("0", limit=50)) | set(await own.job_ids_ending(ids[OTHER][-4:], limit=50))
-        <= mine
+        <= own_ids
     )
     assert await own.job_ids(ids[AGENT], limit=50) == (ids[AGENT],)
     assert await own.job_ids_ending(ids[AGENT][-8:], limit=50) == (ids[AGENT],)
@@ -96,10 +96,10 @@ async def test_the_ledger_and_the_outbox_know_the_token_of_each_job(store: Store
     """Entries of other kinds than transitions too."""
     ids = await populate(store)
     await store.cancel(await accept(store, a_new_job(token=AGENT)), some_policy())
-    jobs = {row.job_id for row in await whole_ledger(store) if row.job_id}
-    tokens = {job_id: (await store.get_job(job_id)) for job_id in jobs}
+    job_ids = {row.job_id for row in await whole_ledger(store) if row.job_id}
+    jobs_by_id = {job_id: (await store.get_job(job_id)) for job_id in job_ids}
     for row in await whole_ledger(store):
-        job = tokens.get(row.job_id or "")
+        job = jobs_by_id.get(row.job_id or "")
         assert row.token == (None if job is None else job.token), row
     own = OwnJobs(store, AGENT)
     entries = [row for row in await whole_ledger(store) if row.token == AGENT]
@@ -108,9 +108,11 @@ async def test_the_ledger_and_the_outbox_know_the_token_of_each_job(store: Store
     assert await own.list_ledger(after=None, limit=2) == tuple(entries[-2:])
     assert await store.list_ledger(after=None, limit=2) == tuple((await whole_ledger(store))[-2:])
     sent = (await own.list_deliveries(DeliveryFilter(), limit=50)).rows
-    assert {each.job_id for each in sent} == {ids[AGENT]}
+    assert {delivery.job_id for delivery in sent} == {ids[AGENT]}
     assert await own.count_deliveries(DeliveryFilter(), limit=50) == len(sent)
-    foreign = next(each for each in (await store.list_deliveries(limit=50)).rows if each.job_id == ids[OTHER])
+    foreign = next(
+        delivery for delivery in (await store.list_deliveries(limit=50)).rows if delivery.job_id == ids[OTHER]
+    )
     assert await own.get_delivery(foreign.id) is None
     assert not await own.resend(foreign.id)
     assert await own.get_delivery(sent[0].id) is not None
@@ -163,9 +165,9 @@ async def test_a_job_of_another_token_does_not_exist(store: Store, clock: Clock)
         assert await own.check_rerun(job_id, "a", graph) is RetryResult.UNKNOWN_JOB
     assert {job.id for job in await own.job_tree(ids[AGENT], limit=9)} == {ids[AGENT], ids[f"{AGENT} child"]}
     assert await own.latest_with_key("echo", "handle", f"key:{OTHER}") is None
-    again = a_new_job("echo", dedupe_key=f"key:{OTHER}", dedupe_ttl=60.0)
-    assert await store.find_duplicates([again], timedelta(hours=1)) == (ids[OTHER],)
-    assert await own.find_duplicates([again], timedelta(hours=1)) == (None,)
+    duplicate = a_new_job("echo", dedupe_key=f"key:{OTHER}", dedupe_ttl=60.0)
+    assert await store.find_duplicates([duplicate], timedelta(hours=1)) == (ids[OTHER],)
+    assert await own.find_duplicates([duplicate], timedelta(hours=1)) == (None,)
     assert await own.retry(ids[f"{AGENT} child"], policy) is RetryResult.QUEUED
     assert [claimed.job.id for claimed in await claim_all(store)] == [ids[f"{AGENT} child"]]
 
@@ -184,7 +186,7 @@ async def test_what_is_not_about_own_jobs_is_refused(store: Store) -> None:
 
 def test_what_is_for_own_jobs_is_named_here() -> None:
     """A verb is added to the store of own jobs by a decision, and to this list."""
-    own = {name for name, each in vars(OwnJobs).items() if inspect.iscoroutinefunction(each)}
+    own = {name for name, attribute in vars(OwnJobs).items() if inspect.iscoroutinefunction(attribute)}
     adapter = {"close", "check_files", "is_full", "stats"}
     passed_on = {"get_event", "get_event_context", "config_history", "ledger_range", "index_log", "enqueue"}
     by_job = {

@@ -52,13 +52,13 @@ def counts(groups: object) -> dict[str, int]:
 async def test_jobs_that_no_node_may_run_are_held_and_released_in_order(store: Store, clock: Clock) -> None:
     runs = await accept(store, a_new_job("fetch"))
     waits = [await accept(store, a_new_job("gpu")) for _ in range(3)]
-    began = clock.now
+    held_since = clock.now
     assert counts((await place(store, FETCHER)).held) == {"gpu": 3}
     assert await hold_of(store, runs) is None
     job = await stored(store, waits[0])
-    assert (job.status, job.hold, job.held_since) == (JobStatus.QUEUED, Hold.NO_NODE, began)
+    assert (job.status, job.hold, job.held_since) == (JobStatus.QUEUED, Hold.NO_NODE, held_since)
     assert await store.jobs_without_node() == (
-        JobsWithoutNode(plugin="gpu", node=None, jobs=3, held_since=began),
+        JobsWithoutNode(plugin="gpu", node=None, jobs=3, held_since=held_since),
     )
     assert (await store.queue_counts()).waiting == 3
     assert [claim.job.id for claim in await claim_all(store)] == [runs]
@@ -102,9 +102,9 @@ async def test_jobs_of_one_key_are_held_together_and_run_one_at_a_time(store: St
     first, second, third = [await accept(store, a_new_job("gpu", dedupe_key="key:k")) for _ in range(3)]
     assert await hold_of(store, second) is Hold.KEY
     assert counts((await place(store, FETCHER)).held) == {"gpu": 3}
-    assert {await hold_of(store, each) for each in (first, second, third)} == {Hold.NO_NODE}
+    assert {await hold_of(store, job_id) for job_id in (first, second, third)} == {Hold.NO_NODE}
     await place(store, GPU)
-    assert [await hold_of(store, each) for each in (first, second, third)] == [None, Hold.KEY, Hold.KEY]
+    assert [await hold_of(store, job_id) for job_id in (first, second, third)] == [None, Hold.KEY, Hold.KEY]
     for expected in (first, second, third):
         (claim,) = await claim_all(store)
         assert claim.job.id == expected
@@ -119,11 +119,11 @@ async def test_a_suspect_that_waits_for_a_node_does_not_block_the_others(store: 
         await store.recover(POLICY, on_node=True)
         clock.advance(minutes=2)
         await store.release_due()
-    assert [await hold_of(store, each) for each in (gpu, fetch)] == [None, Hold.SUSPECT]
+    assert [await hold_of(store, job_id) for job_id in (gpu, fetch)] == [None, Hold.SUSPECT]
     await place(store, FETCHER)
-    assert [await hold_of(store, each) for each in (gpu, fetch)] == [Hold.NO_NODE, None]
+    assert [await hold_of(store, job_id) for job_id in (gpu, fetch)] == [Hold.NO_NODE, None]
     await place(store, FETCHER, GPU)
-    assert [await hold_of(store, each) for each in (gpu, fetch)] == [Hold.SUSPECT, None]
+    assert [await hold_of(store, job_id) for job_id in (gpu, fetch)] == [Hold.SUSPECT, None]
 
 
 async def test_a_job_that_waited_too_long_ends_with_an_error(store: Store, clock: Clock) -> None:
@@ -181,16 +181,16 @@ async def test_the_only_daemon_of_a_store_releases_every_job(store: Store) -> No
     pinned = await accept(store, a_new_job(EXEC_PLUGIN, node="two"))
     other = await accept(store, a_new_job("gpu"))
     await place(store, FETCHER)
-    assert [await hold_of(store, each) for each in (pinned, other)] == [Hold.NO_NODE] * 2
+    assert [await hold_of(store, job_id) for job_id in (pinned, other)] == [Hold.NO_NODE] * 2
     await store.place_jobs(None, POLICY, max_hold=LONGEST)
-    assert [await hold_of(store, each) for each in (pinned, other)] == [None] * 2
+    assert [await hold_of(store, job_id) for job_id in (pinned, other)] == [None] * 2
 
 
 async def test_a_job_of_one_node_waits_for_that_node(store: Store, clock: Clock) -> None:
     own, others = [await accept(store, a_new_job(EXEC_PLUGIN, node=node)) for node in ("one", "two")]
     assert (await stored(store, own)).node == "one"
     assert counts((await place(store, FETCHER)).held) == {EXEC_PLUGIN: 1}
-    assert [await hold_of(store, each) for each in (own, others)] == [None, Hold.NO_NODE]
+    assert [await hold_of(store, job_id) for job_id in (own, others)] == [None, Hold.NO_NODE]
     clock.advance(hours=1)
     await place(store, FETCHER)
     error = "it belongs to the node two, which has not come back within 1h"

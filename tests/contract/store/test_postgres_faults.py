@@ -118,12 +118,12 @@ async def test_an_unreachable_server_refuses_work_and_is_used_again_when_it_is_b
 async def test_two_nodes_write_one_after_the_other(tmp_path: Path) -> None:
     """Numbers of the ledger are given out without gaps or repetitions, and become visible in order."""
     async with (
-        opened(tmp_path, seed=1, proxied=False) as one,
-        opened(tmp_path, seed=2, proxied=False) as two,
+        opened(tmp_path, seed=1, proxied=False) as first,
+        opened(tmp_path, seed=2, proxied=False) as second,
     ):
-        stores = (one, two)
+        stores = (first, second)
         await asyncio.gather(*(accept(stores[number % 2], a_new_job()) for number in range(60)))
-        ledger = await one.list_ledger(after=0, limit=1000)
+        ledger = await first.list_ledger(after=0, limit=1000)
         assert [row.seq for row in ledger] == list(range(1, len(ledger) + 1))
         claims = await asyncio.gather(*(claim_one(stores[number % 2]) for number in range(60)))
         assert len({job.id for job in claims}) == 60
@@ -159,16 +159,16 @@ async def test_a_node_that_stops_inside_a_transaction_does_not_block_the_others(
     entered, go_on = threading.Event(), threading.Event()
 
     def stop_once(session: Session) -> str:
-        job_id = f"{len(entered_as)}"
-        entered_as.append(job_id)
-        if len(entered_as) == 1:
+        job_id = f"{len(attempts)}"
+        attempts.append(job_id)
+        if len(attempts) == 1:
             session.execute("put_meta", key="stopped", value="first")
             entered.set()
             go_on.wait()
         session.execute("put_meta", key="stopped", value="again")
         return job_id
 
-    entered_as: list[str] = []
+    attempts: list[str] = []
     async with (
         opened(tmp_path, seed=1, proxied=False) as stopped,
         opened(tmp_path, seed=2, proxied=False) as other,
@@ -178,7 +178,7 @@ async def test_a_node_that_stops_inside_a_transaction_does_not_block_the_others(
         await accept(other, a_new_job())
         go_on.set()
         await writing
-        assert len(entered_as) == 2
+        assert len(attempts) == 2
         assert await other.run_read(lambda session: session.fetch_value("get_meta", key="stopped")) == "again"
 
 

@@ -48,7 +48,7 @@ def a_node(name: str, **fields: object) -> NodeInfo:
 
 
 @asynccontextmanager
-async def opened(
+async def open_store(
     directory: Path, seed: int = 1, *, copy_of: Path | None = None
 ) -> AsyncIterator[PostgresStore]:
     # Stores of other tests are in the same database, and have other ids: notifications are sent by id.
@@ -69,7 +69,7 @@ def silence(directory: Path, name: str, seconds: int) -> None:
 
 
 async def test_the_oldest_live_node_leads_and_is_replaced_when_it_is_silent(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         one, two = a_node("one"), a_node("two")
         assert await store.cluster.join(one) is None
         assert await store.cluster.join(two) is None
@@ -89,14 +89,14 @@ async def test_the_oldest_live_node_leads_and_is_replaced_when_it_is_silent(tmp_
 
 
 async def test_a_node_that_answers_is_not_ended(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         await store.cluster.join(a_node("one"))
         silence(tmp_path, "one", 14)
         assert await store.cluster.end_silent_nodes() == ()
 
 
 async def test_no_two_live_nodes_have_one_name(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         assert await store.cluster.join(a_node("one")) is None
         other = await store.cluster.join(a_node("one", owner="one:2:2", host="elsewhere"))
         assert other is not None
@@ -107,7 +107,7 @@ async def test_no_two_live_nodes_have_one_name(tmp_path: Path) -> None:
 
 async def test_an_ended_node_claims_nothing_and_its_jobs_are_recovered(tmp_path: Path) -> None:
     """The jobs of live nodes are left alone. A late result of the ended node changes nothing."""
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         one, two = a_node("one"), a_node("two")
         for node in (one, two):
             await store.cluster.join(node)
@@ -131,7 +131,7 @@ async def test_an_ended_node_claims_nothing_and_its_jobs_are_recovered(tmp_path:
 
 
 async def test_an_ended_node_comes_back_when_its_jobs_are_recovered(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         one = a_node("one")
         await store.cluster.join(one)
         await accept(store, a_new_job())
@@ -145,7 +145,7 @@ async def test_an_ended_node_comes_back_when_its_jobs_are_recovered(tmp_path: Pa
 
 
 async def test_a_heartbeat_names_the_jobs_to_stop(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         one = a_node("one")
         await store.cluster.join(one)
         job_id = await accept(store, a_new_job())
@@ -181,13 +181,13 @@ async def test_nodes_whose_clocks_differ_by_minutes_store_instants_in_order(tmp_
 
 
 async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store, opened(tmp_path, seed=2) as other:
-        heard: asyncio.Queue[Change] = asyncio.Queue()
+    async with open_store(tmp_path) as store, open_store(tmp_path, seed=2) as other:
+        changes: asyncio.Queue[Change] = asyncio.Queue()
         ready = asyncio.Event()
         other.notifier.subscribe(JobsReady, lambda _: ready.set())
         for kind in (JobEnded, CancelRequested):
-            other.notifier.subscribe(kind, heard.put_nowait)
-        listening = asyncio.create_task(other.cluster.listen())
+            other.notifier.subscribe(kind, changes.put_nowait)
+        listener = asyncio.create_task(other.cluster.listen())
         try:
             async with asyncio.timeout(PATIENCE):
                 await ready.wait()  # Published once when it begins to listen.
@@ -196,58 +196,58 @@ async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Pa
                 await ready.wait()
                 (claim,) = await other.claim(owner="x", caps=ROOMY, limit=1, lease=LEASE)
                 await store.cancel(job_id, POLICY)
-                assert await heard.get() == CancelRequested(job_id=job_id)
+                assert await changes.get() == CancelRequested(job_id=job_id)
                 await settle(store, claim.job, ok())
-                ended = await heard.get()
+                ended = await changes.get()
             assert isinstance(ended, JobEnded)
             assert ended.job_id == job_id
         finally:
-            listening.cancel()
-            await asyncio.wait({listening})
+            listener.cancel()
+            await asyncio.wait({listener})
 
 
 async def test_a_copy_of_the_store_beside_it_is_not_told(tmp_path: Path) -> None:
     """A copy has the same id, and jobs of the same ids: a cancel here must not reach the job there."""
     own = tmp_path / "own"
     async with (
-        opened(tmp_path / "copy", copy_of=own) as copy,
-        opened(own) as store,
-        opened(own, seed=2) as other,
+        open_store(tmp_path / "copy", copy_of=own) as copy,
+        open_store(own) as store,
+        open_store(own, seed=2) as other,
     ):
         assert copy.store_id == store.store_id
-        heard: asyncio.Queue[Change] = asyncio.Queue()
-        listens = asyncio.Event()
-        other.notifier.subscribe(JobsReady, lambda _: listens.set())
-        other.notifier.subscribe(JobEnded, heard.put_nowait)
-        listening = asyncio.create_task(other.cluster.listen())
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await listens.wait()
-                ids = []
-                for each in (copy, store):
-                    ids.append(await accept(each, a_new_job()))
-                    (claim,) = await each.claim(owner="x", caps=ROOMY, limit=1, lease=LEASE)
-                    await settle(each, claim.job, ok())
-                first = await heard.get()
-            assert isinstance(first, JobEnded)
-            assert first.job_id == ids[1]
-        finally:
-            listening.cancel()
-            await asyncio.wait({listening})
-
-
-async def test_a_session_that_is_signed_out_on_one_node_is_refused_by_all(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store, opened(tmp_path, seed=2) as other:
-        heard: asyncio.Queue[SessionEnded] = asyncio.Queue()
-        listening = asyncio.Event()
-        other.notifier.subscribe(JobsReady, lambda _: listening.set())
-        other.notifier.subscribe(SessionEnded, heard.put_nowait)
+        changes: asyncio.Queue[Change] = asyncio.Queue()
+        is_listening = asyncio.Event()
+        other.notifier.subscribe(JobsReady, lambda _: is_listening.set())
+        other.notifier.subscribe(JobEnded, changes.put_nowait)
         listener = asyncio.create_task(other.cluster.listen())
         try:
             async with asyncio.timeout(PATIENCE):
-                await listening.wait()
+                await is_listening.wait()
+                ids = []
+                for written_store in (copy, store):
+                    ids.append(await accept(written_store, a_new_job()))
+                    (claim,) = await written_store.claim(owner="x", caps=ROOMY, limit=1, lease=LEASE)
+                    await settle(written_store, claim.job, ok())
+                first = await changes.get()
+            assert isinstance(first, JobEnded)
+            assert first.job_id == ids[1]
+        finally:
+            listener.cancel()
+            await asyncio.wait({listener})
+
+
+async def test_a_session_that_is_signed_out_on_one_node_is_refused_by_all(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, open_store(tmp_path, seed=2) as other:
+        changes: asyncio.Queue[SessionEnded] = asyncio.Queue()
+        is_listening = asyncio.Event()
+        other.notifier.subscribe(JobsReady, lambda _: is_listening.set())
+        other.notifier.subscribe(SessionEnded, changes.put_nowait)
+        listener = asyncio.create_task(other.cluster.listen())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await is_listening.wait()
                 await store.end_session("one", Clock()() + timedelta(days=7))
-                assert (await heard.get()).session_id == "one"
+                assert (await changes.get()).session_id == "one"
         finally:
             listener.cancel()
             await asyncio.wait({listener})
@@ -255,10 +255,10 @@ async def test_a_session_that_is_signed_out_on_one_node_is_refused_by_all(tmp_pa
 
 async def test_what_was_missed_during_an_interruption_is_read_anew(tmp_path: Path) -> None:
     # An id of its own: a test that runs beside this one must keep its listener.
-    async with opened(tmp_path, seed=4711) as store:
+    async with open_store(tmp_path, seed=4711) as store:
         ready = asyncio.Event()
         store.notifier.subscribe(JobsReady, lambda _: ready.set())
-        listening = asyncio.create_task(store.cluster.listen())
+        listener = asyncio.create_task(store.cluster.listen())
         try:
             async with asyncio.timeout(PATIENCE):
                 await ready.wait()
@@ -271,20 +271,20 @@ async def test_what_was_missed_during_an_interruption_is_read_anew(tmp_path: Pat
                     )
                 await ready.wait()
         finally:
-            listening.cancel()
-            await asyncio.wait({listening})
+            listener.cancel()
+            await asyncio.wait({listener})
 
 
 @given(st.lists(st.text(max_size=40), max_size=300), st.lists(st.datetimes(), max_size=5))
 def test_payloads_carry_every_end_and_fit_a_notification(ids: list[str], dues: list) -> None:  # type: ignore[type-arg]
-    ends = [JobEnded(job_id=each, plugin="p", command="c", submitted_by="api") for each in ids]  # type: ignore[arg-type]
+    ends = [JobEnded(job_id=job_id, plugin="p", command="c", submitted_by="api") for job_id in ids]  # type: ignore[arg-type]
     payloads = list(encode_changes("me", [*ends, *(RetryScheduled(due_at=due) for due in dues)]))
     assert all(len(payload.encode()) < 8_000 for payload in payloads)
     decoded = [decode_changes(payload) for payload in payloads]
     assert {sender for sender, _ in decoded} <= {"me"}
-    changes = [change for _, some in decoded for change in some]
-    found = [change.job_id for change in changes if isinstance(change, JobEnded)]
-    assert sorted(found) == sorted(set(ids))
+    changes = [change for _, decoded_changes in decoded for change in decoded_changes]
+    ended_ids = [change.job_id for change in changes if isinstance(change, JobEnded)]
+    assert sorted(ended_ids) == sorted(set(ids))
     earliest = [change.due_at for change in changes if isinstance(change, RetryScheduled)]
     assert earliest == ([min(dues)] if dues else [])
 
@@ -292,11 +292,11 @@ def test_payloads_carry_every_end_and_fit_a_notification(ids: list[str], dues: l
 async def test_jobs_of_a_node_that_has_just_ended_wait_for_the_next_recovery(tmp_path: Path) -> None:
     """Processes that it left were not looked for yet."""
     node = a_node("one")
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         await store.cluster.join(node)
         job_id = await accept(store, a_new_job())
         await store.claim(owner=node.owner, caps=ROOMY, limit=1, lease=LEASE)
-        live_owners = [each.info.owner for each in await store.cluster.nodes()]
+        live_owners = [live_node.info.owner for live_node in await store.cluster.nodes()]
         await store.cluster.end_node(node.owner)
         assert (await store.recover(POLICY, on_node=True, live_owners=live_owners)).jobs == ()
         (recovered,) = (await store.recover(POLICY, on_node=True)).jobs
@@ -310,10 +310,10 @@ async def test_a_node_that_stops_while_it_sends_statements_does_not_block_the_ot
     monkeypatch.setattr(write_connection, "HANGING_SECONDS", 0.1)
     monkeypatch.setattr(cluster, "STUCK_SECONDS", 0.1)
     node = a_node("one")
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         await store.cluster.join(node)
         with closing(psycopg.connect(store_url(tmp_path), autocommit=True)) as stopped:
-            sends_half_a_batch(stopped)
+            send_half_a_batch(stopped)
             waiting = asyncio.ensure_future(accept(store, a_new_job()))
             async with asyncio.timeout(PATIENCE):
                 while not waiting.done():
@@ -321,7 +321,7 @@ async def test_a_node_that_stops_while_it_sends_statements_does_not_block_the_ot
             await waiting
 
 
-def sends_half_a_batch(connection: psycopg.Connection[Any]) -> None:
+def send_half_a_batch(connection: psycopg.Connection[Any]) -> None:
     """Take the lock of the store in a transaction, and do not tell the server that more has to come."""
     raw = connection.pgconn
     raw.enter_pipeline_mode()

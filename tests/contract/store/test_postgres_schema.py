@@ -111,14 +111,14 @@ def test_claims_and_ends_look_jobs_up_by_number(connection: psycopg.Connection[A
 
 def _queries() -> dict[str, str]:
     """The queries with numbered parameters."""
-    found = {}
+    queries = {}
     for name, text in load_queries("ductile.store.postgres").items():
         typed = re.sub(r"(?<!:):([a-z_]+) IS NULL", r"CAST(:\1 AS text) IS NULL", text)
         names = list(dict.fromkeys(re.findall(r"(?<!:):([a-z_]+)", text)))
-        for number, each in enumerate(names, 1):
-            typed = re.sub(rf"(?<!:):{each}\b", f"${number}", typed)
-        found[name] = typed
-    return found
+        for number, parameter in enumerate(names, 1):
+            typed = re.sub(rf"(?<!:):{parameter}\b", f"${number}", typed)
+        queries[name] = typed
+    return queries
 
 
 def _plan(connection: psycopg.Connection[Any], sql: str) -> Iterator[dict[str, Any]]:
@@ -151,5 +151,5 @@ async def _sqlite_columns(directory: Path) -> set[tuple[str, str]]:
         "WHERE t.type = 'table'"
     ).fetchall()
     connection.close()
-    found = {(str(table), str(column)) for table, column in rows if not _OWN_TABLES.fullmatch(str(table))}
-    return found - _OWN_COLUMNS
+    columns = {(str(table), str(column)) for table, column in rows if not _OWN_TABLES.fullmatch(str(table))}
+    return columns - _OWN_COLUMNS

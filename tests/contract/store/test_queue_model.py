@@ -56,7 +56,7 @@ OUTCOMES: dict[str, Outcome] = {
     "timed_out": timed_out(),
     "interrupted": Requeued(),
 }
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Model:
         else:
             job.hold = None
 
-    def left(self, job: ModelJob, *, held: bool, was_suspect: bool) -> None:
+    def release_waiting(self, job: ModelJob, *, held: bool, was_suspect: bool) -> None:
         """It stopped running, or ended: the oldest that waited for it and can go, goes."""
         waiting = [other for other in self.same_key(job) if other.hold is Hold.KEY] if held else []
         suspects = [other for other in self.jobs.values() if was_suspect and other.hold is Hold.SUSPECT]
@@ -122,13 +122,13 @@ class Model:
     def end(self, job: ModelJob, status: JobStatus, now: datetime) -> None:
         held, was_suspect = job.active, job.suspect
         job.status, job.hold, job.due, job.suspect, job.ended_at = status, None, None, False, now
-        self.left(job, held=held, was_suspect=was_suspect)
+        self.release_waiting(job, held=held, was_suspect=was_suspect)
 
     def wait(self, job: ModelJob, now: datetime, *, suspect: bool) -> None:
         was_suspect = job.suspect
         job.status, job.hold, job.due, job.suspect = JobStatus.QUEUED, Hold.RETRY, now + WAIT, suspect
         job.attempt += 1
-        self.left(job, held=True, was_suspect=was_suspect)
+        self.release_waiting(job, held=True, was_suspect=was_suspect)
 
     def settle(self, job: ModelJob, outcome: str, now: datetime) -> None:
         if job.cancelled:
@@ -171,7 +171,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.past: list[Job] = []
         self.claimed: dict[str, Job] = {}
 
-    def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self.runner.run(work)
 
     def teardown(self) -> None:
@@ -183,8 +183,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.directory.cleanup()
 
     def pick(self, data: st.DataObject, *statuses: JobStatus) -> ModelJob:
-        found = [job for job in self.model.jobs.values() if not statuses or job.status in statuses]
-        return data.draw(st.sampled_from(found))
+        jobs = [job for job in self.model.jobs.values() if not statuses or job.status in statuses]
+        return data.draw(st.sampled_from(jobs))
 
     def has(self, *statuses: JobStatus) -> bool:
         return any(job.status in statuses for job in self.model.jobs.values())
@@ -219,15 +219,15 @@ class QueueMachine(RuleBasedStateMachine):
             and other.ended_at is not None
             and self.clock.now - other.ended_at <= WINDOW
         }
-        (answer,) = self.run(submit(self.store, new, dedupe_window=WINDOW))
+        (result,) = self.run(submit(self.store, new, dedupe_window=WINDOW))
         if live or recent:
-            assert isinstance(answer, Deduplicated)
-            assert answer.job_id in (live or recent)
+            assert isinstance(result, Deduplicated)
+            assert result.job_id in (live or recent)
             return
         self.model.admit(job)
         self.model.jobs[job.id] = job
-        assert isinstance(answer, Accepted)
-        assert answer.ready == (job.hold is None)
+        assert isinstance(result, Accepted)
+        assert result.ready == (job.hold is None)
 
     @rule(limit=st.integers(0, 4), workers=st.integers(0, 5), cap=st.integers(0, 3))
     def claim(self, limit: int, workers: int, cap: int) -> None:
@@ -248,8 +248,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=st.sampled_from(sorted(OUTCOMES)))
     def settle(self, data: st.DataObject, outcome: str) -> None:
         job = self.pick(data, JobStatus.RUNNING)
-        answer = self.run(self.store.settle(self.claimed[job.id], OUTCOMES[outcome], POLICY))
-        assert isinstance(answer, Settled)
+        result = self.run(self.store.settle(self.claimed[job.id], OUTCOMES[outcome], POLICY))
+        assert isinstance(result, Settled)
         self.model.settle(job, outcome, self.clock.now)
 
     @precondition(lambda self: self.past)
@@ -259,34 +259,34 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.model.jobs[past.id]
         if job.status is JobStatus.RUNNING and job.execution == past.execution:
             return
-        answer = self.run(self.store.settle(past, OUTCOMES[outcome], POLICY))
-        assert isinstance(answer, NotSettled)
+        result = self.run(self.store.settle(past, OUTCOMES[outcome], POLICY))
+        assert isinstance(result, NotSettled)
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         job = self.pick(data)
-        answer = self.run(self.store.cancel(job.id, POLICY)).status
+        result = self.run(self.store.cancel(job.id, POLICY)).status
         if job.status in TERMINAL:
-            assert answer is CancelStatus.ALREADY_ENDED
+            assert result is CancelStatus.ALREADY_ENDED
         elif job.status is JobStatus.RUNNING:
-            assert answer is CancelStatus.REQUESTED
+            assert result is CancelStatus.REQUESTED
             job.cancelled = True
         else:
-            assert answer is CancelStatus.CANCELLED
+            assert result is CancelStatus.CANCELLED
             self.model.end(job, JobStatus.DEAD, self.clock.now)
 
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         job = self.pick(data)
-        answer = self.run(self.store.retry(job.id, POLICY))
+        result = self.run(self.store.retry(job.id, POLICY))
         if job.status in (JobStatus.FAILED, JobStatus.DEAD):
-            assert answer is RetryResult.QUEUED
+            assert result is RetryResult.QUEUED
             job.attempt, job.cancelled, job.ended_at = 1, False, None
             job.status = JobStatus.QUEUED
             self.model.admit(job)
         else:
             succeeded = job.status is JobStatus.SUCCEEDED
-            assert answer is (RetryResult.SUCCEEDED if succeeded else RetryResult.NOT_ENDED)
+            assert result is (RetryResult.SUCCEEDED if succeeded else RetryResult.NOT_ENDED)
 
     @rule(seconds=st.sampled_from([1, 10, 20, 21, 60]))
     def time_passes(self, seconds: int) -> None:
@@ -302,17 +302,17 @@ class QueueMachine(RuleBasedStateMachine):
         due = [job for job in waiting if job.due is not None and job.due <= self.clock.now]
         for job in due:
             self.model.admit(job)
-        left = [job.due for job in waiting if job.due is not None]
+        due_times = [job.due for job in waiting if job.due is not None]
         assert released.count == len(due)
-        assert released.next_due_at == min(left, default=None)
+        assert released.next_due_at == min(due_times, default=None)
 
     @rule()
     def crash(self) -> None:
         """The store is opened anew, and what ran is recovered."""
         self.store = self.run(self.factory.reopen())
         running = [job for job in self.model.jobs.values() if job.status is JobStatus.RUNNING]
-        moved = self.run(self.store.recover(POLICY))
-        assert [job.id for job in moved.jobs] == [job.id for job in running]
+        recovery = self.run(self.store.recover(POLICY))
+        assert [job.id for job in recovery.jobs] == [job.id for job in running]
         for job in running:
             self.model.settle(job, "orphaned", self.clock.now)
 
@@ -333,11 +333,11 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
         rows = self.run(self.store.list_jobs(JobFilter(), limit=200)).rows
-        found = [
+        stored = [
             (job.id, job.status, job.hold, job.attempt, job.execution, job.next_retry_at, job.suspect)
             for job in reversed(rows)
         ]
-        assert found == [
+        assert stored == [
             (job.id, job.status, job.hold, job.attempt, job.execution, job.due, job.suspect)
             for job in list(self.model.jobs.values())[-200:]
         ]

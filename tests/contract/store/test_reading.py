@@ -21,11 +21,11 @@ from ductile.store.model.records import JobFilter, LedgerRow, LogFilter, Page
 from ductile.store.port import Store
 
 
-async def pages(read: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
+async def read_all_pages(read_page: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
     rows: list[Any] = []
     cursor: str | None = None
     while True:
-        page = await read(cursor)
+        page = await read_page(cursor)
         rows += page.rows
         cursor = page.next_cursor
         if cursor is None:
@@ -72,7 +72,7 @@ async def populate(store: Store, clock: Clock) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("where", "found"),
+    ("where", "expected"),
     [
         ({}, {"succeeded", "failed", "dead", "waiting", "running", "queued"}),
         ({"status": JobStatus.SUCCEEDED}, {"succeeded"}),
@@ -92,10 +92,10 @@ async def populate(store: Store, clock: Clock) -> dict[str, str]:
         ({"parent_job_id": "parent", "status": JobStatus.FAILED}, {"failed"}),
     ],
 )
-async def test_filters_of_jobs(store: Store, clock: Clock, where: dict[str, Any], found: set[str]) -> None:
+async def test_filters_of_jobs(store: Store, clock: Clock, where: dict[str, Any], expected: set[str]) -> None:
     ids = await populate(store, clock)
     rows = (await store.list_jobs(JobFilter(**where), limit=50)).rows
-    assert {row.id for row in rows} == {ids[name] for name in found}
+    assert {row.id for row in rows} == {ids[name] for name in expected}
 
 
 async def test_jobs_by_id_and_time(store: Store, clock: Clock) -> None:
@@ -126,7 +126,7 @@ async def test_filters_are_all_applied(store: Store, clock: Clock, where: dict[s
 
 
 @pytest.mark.parametrize(
-    ("where", "found"),
+    ("where", "expected"),
     [
         ({}, {"succeeded", "failed", "dead", "waiting"}),
         ({"status": LogStatus.SUCCEEDED}, {"succeeded"}),
@@ -136,10 +136,12 @@ async def test_filters_are_all_applied(store: Store, clock: Clock, where: dict[s
         ({"submitted_by": SubmittedBy.CLI}, {"dead"}),
     ],
 )
-async def test_filters_of_the_log(store: Store, clock: Clock, where: dict[str, Any], found: set[str]) -> None:
+async def test_filters_of_the_log(
+    store: Store, clock: Clock, where: dict[str, Any], expected: set[str]
+) -> None:
     ids = await populate(store, clock)
     rows = (await store.list_log(LogFilter(**where), limit=50)).rows
-    assert {row.job_id for row in rows} == {ids[name] for name in found}
+    assert {row.job_id for row in rows} == {ids[name] for name in expected}
     assert [(row.result, row.stderr, row.payload) for row in rows] == [(None, None, None)] * len(rows)
 
 
@@ -157,7 +159,7 @@ async def test_the_log_of_a_job_and_of_a_time(store: Store, clock: Clock) -> Non
 @pytest.mark.parametrize("limit", [1, 2, 3, 200])
 async def test_pages_neither_repeat_nor_leave_out(store: Store, limit: int) -> None:
     ids = [await accept(store, a_new_job()) for _ in range(5)]
-    rows = await pages(lambda cursor: store.list_jobs(JobFilter(), limit=limit, cursor=cursor))
+    rows = await read_all_pages(lambda cursor: store.list_jobs(JobFilter(), limit=limit, cursor=cursor))
     assert [row.id for row in rows] == ids[::-1]
 
 
@@ -188,7 +190,7 @@ async def test_all_lists_page(store: Store) -> None:
     for _ in range(3):
         await accept(store, a_new_job())
         await run_next(store, ok())
-    log = await pages(lambda cursor: store.list_log(LogFilter(), limit=2, cursor=cursor))
+    log = await read_all_pages(lambda cursor: store.list_log(LogFilter(), limit=2, cursor=cursor))
     assert len({row.seq for row in log}) == 3
     assert [row.seq for row in log] == sorted((row.seq for row in log), reverse=True)
 
@@ -196,7 +198,7 @@ async def test_all_lists_page(store: Store) -> None:
 # -------------------------------------------------------------------------------------------- search
 
 
-async def found_by(store: Store, query: str) -> int:
+async def count_found(store: Store, query: str) -> int:
     return len((await store.list_log(LogFilter(query=query), limit=200)).rows)
 
 
@@ -205,13 +207,13 @@ async def test_words_in_result_error_and_stderr_are_found(store: Store) -> None:
     await run_next(
         store, failed(permanent=True, error="Timeout in Graz", stderr="käse brot", stdout='{"n":"ham"}')
     )
-    assert await found_by(store, "graz") == 0, "not indexed yet"
+    assert await count_found(store, "graz") == 0, "not indexed yet"
     assert await store.index_log() == 1
     assert await store.index_log() == 0
     for query in ("graz", "GRAZ timeout", "käse", "ham", "weather", "  brot  "):
-        assert await found_by(store, query) == 1, query
+        assert await count_found(store, query) == 1, query
     for query in ("graz absent", "gra", "nothing"):
-        assert await found_by(store, query) == 0, query
+        assert await count_found(store, query) == 0, query
 
 
 @pytest.mark.parametrize(
@@ -224,11 +226,11 @@ async def test_no_query_can_break_the_search(store: Store, query: str) -> None:
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="harmless words"))
     await store.index_log()
-    assert await found_by(store, query) == 0
+    assert await count_found(store, query) == 0
 
 
 async def test_a_nul_in_a_query_is_harmless(store: Store) -> None:
-    assert await found_by(store, "a\x00b") == 0
+    assert await count_found(store, "a\x00b") == 0
 
 
 async def test_operators_are_words(store: Store) -> None:
@@ -237,14 +239,14 @@ async def test_operators_are_words(store: Store) -> None:
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="that alone"))
     await store.index_log()
-    assert await found_by(store, "this OR that") == 1
-    assert await found_by(store, "that") == 2
+    assert await count_found(store, "this OR that") == 1
+    assert await count_found(store, "that") == 2
 
 
 async def test_a_blank_query_is_none(store: Store) -> None:
     await accept(store, a_new_job())
     await run_next(store, ok())
-    assert await found_by(store, "   ") == 1
+    assert await count_found(store, "   ") == 1
 
 
 async def test_a_search_is_narrowed_by_the_other_filters_and_pages(store: Store) -> None:
@@ -252,7 +254,7 @@ async def test_a_search_is_narrowed_by_the_other_filters_and_pages(store: Store)
         await accept(store, a_new_job("a" if number % 2 else "b"))
         await run_next(store, ok(stdout="needle"))
     await store.index_log()
-    rows = await pages(
+    rows = await read_all_pages(
         lambda cursor: store.list_log(LogFilter(query="needle", plugin="b"), limit=2, cursor=cursor)
     )
     assert len(rows) == 3
@@ -264,7 +266,7 @@ async def test_only_the_beginning_of_a_large_output_is_searched(store: Store) ->
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="early " + "x " * 64 * 1024 + "latest"))
     await store.index_log()
-    assert (await found_by(store, "early"), await found_by(store, "latest")) == (1, 0)
+    assert (await count_found(store, "early"), await count_found(store, "latest")) == (1, 0)
 
 
 async def test_a_text_that_no_database_takes_is_refused_and_no_crash(store: Store) -> None:
@@ -311,7 +313,7 @@ async def test_parents_come_before_children_at_one_instant(store: Store) -> None
         for _ in range(3):
             (claim,) = await claim_all(store)
             settled = await settle(store, claim.job, ok(emitted()), policy)
-            chain += [answer.job_id for answer in settled.started]
+            chain += [child.job_id for child in settled.started]
         (claim,) = await claim_all(store)
         await settle(store, claim.job, ok())
         assert [member.id for member in await store.job_tree(root, limit=100)] == chain
@@ -427,19 +429,19 @@ async def test_unknown_names_have_no_rows(store: Store) -> None:
 async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
     """Full text over a job's executions; with the other filters, newest first."""
     first, second = await accept(store, a_new_job("a")), await accept(store, a_new_job("b"))
-    for plugin, words in (("a", "blue whale"), ("b", "blue sky")):
+    for plugin, text in (("a", "blue whale"), ("b", "blue sky")):
         job = await claim_one(store)
         assert job.plugin == plugin
-        await settle(store, job, ok(stdout=words))
+        await settle(store, job, ok(stdout=text))
     await store.index_log()
 
-    async def found(**where: Any) -> list[str]:
+    async def find(**where: Any) -> list[str]:
         return [job.id for job in (await store.list_jobs(JobFilter(**where), limit=10)).rows]
 
-    assert await found(query="blue") == [second, first]
-    assert await found(query="whale blue") == [first]
-    assert await found(query="blue", plugin="b") == [second]
-    assert await found(query="green") == []
+    assert await find(query="blue") == [second, first]
+    assert await find(query="whale blue") == [first]
+    assert await find(query="blue", plugin="b") == [second]
+    assert await find(query="green") == []
 
 
 async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: Store, clock: Clock) -> None:
@@ -452,7 +454,9 @@ async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: 
     details = await store.job_details(job_id)
     assert details is not None
     assert (details.job.id, details.job.status, details.steps) == (job_id, JobStatus.SUCCEEDED, ())
-    assert {row: found.result for row, found in details.executions.items()} == {job_id: "the last"}
+    assert {job_key: execution.result for job_key, execution in details.executions.items()} == {
+        job_id: "the last"
+    }
 
 
 async def test_the_account_of_an_unknown_plugin_is_none(store: Store) -> None:
@@ -468,9 +472,9 @@ async def test_the_job_in_the_way_of_a_held_one_is_found(store: Store) -> None:
         await accept(store, a_new_job(after_job_id=first)),
     ]
     for waiting in held:
-        found = await store.blocking_job(waiting)
-        assert found is not None
-        assert found.id == first
+        blocking = await store.blocking_job(waiting)
+        assert blocking is not None
+        assert blocking.id == first
     assert await store.blocking_job(first) is None
     assert await store.blocking_job(an_id()) is None
 

@@ -39,14 +39,14 @@ FORGOTTEN = {"seq", "hops", "claim_seq", "owner", "lease_until", "suspect", "cal
 
 async def prune(store: Store, **retention: Any) -> dict[str, int]:
     """All sweeps until nothing is left to remove."""
-    total: dict[str, int] = {}
-    while (swept := await store.prune(Retention(**retention))).rows:
-        for kind, count in swept.rows.items():
-            total[kind] = total.get(kind, 0) + count
-    return total
+    totals: dict[str, int] = {}
+    while (sweep := await store.prune(Retention(**retention))).rows:
+        for kind, count in sweep.rows.items():
+            totals[kind] = totals.get(kind, 0) + count
+    return totals
 
 
-async def newer(store: Store) -> None:
+async def add_newer_rows(store: Store) -> None:
     """The newest row of each table is never removed: have one that the test does not look at."""
     await accept(store, a_new_job("newer"))
     for claim in await claim_all(store):
@@ -73,7 +73,7 @@ async def test_a_succeeded_job_is_found_in_the_log_with_every_field(store: Store
     await run_next(store, ok(artifacts=({"name": "a"},)))
     before = await stored(store, new.id)
     path = await path_of(store, new.id)
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(hours=24, seconds=1)
     assert (await prune(store))["succeeded_jobs"] == 1
     after = await stored(store, new.id)
@@ -90,7 +90,7 @@ async def test_a_payload_of_an_event_is_found_too(store: Store, clock: Clock) ->
     new = a_new_job(payload=None, source_event_id=event.id)
     await submit(store, new, event=event)
     await run_next(store, ok())
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(days=2)
     await prune(store)
     assert (await stored(store, new.id)).payload == event.payload
@@ -99,7 +99,7 @@ async def test_a_payload_of_an_event_is_found_too(store: Store, clock: Clock) ->
 async def test_rows_are_kept_until_their_time(store: Store, clock: Clock) -> None:
     await accept(store, a_new_job())
     job_id = (await run_next(store, ok())).job_id
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(hours=24)
     assert "succeeded_jobs" not in await prune(store)
     assert (await stored(store, job_id)).seq > 0
@@ -112,12 +112,12 @@ async def test_failed_and_dead_are_kept_as_long_as_the_log(
     """Friday's dead job can be retried on Monday."""
     await accept(store, a_new_job(max_attempts=1))
     job_id = (await run_next(store, failed(permanent=permanent))).job_id
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(days=29)
     await prune(store)
     assert (await stored(store, job_id)).seq > 0
     clock.advance(days=2)
-    await newer(store)
+    await add_newer_rows(store)
     await prune(store)
     assert await store.get_job(job_id) is None
     assert await store.list_transitions(job_id) == ()
@@ -129,7 +129,7 @@ async def test_live_jobs_are_never_removed(store: Store, clock: Clock) -> None:
     claims = {claim.job.id: claim.job for claim in await claim_all(store)}
     await settle(store, claims[waiting], failed())
     await store.recover(POLICY)
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(days=400)
     await prune(store)
     for job_id in (ready, running, waiting):
@@ -178,9 +178,9 @@ async def test_the_log_goes_after_thirty_days_with_its_text_and_transitions(
     await accept(store, a_new_job())
     job_id = (await run_next(store, ok(stdout="needle"))).job_id
     await store.index_log()
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(days=30, seconds=1)
-    await newer(store)
+    await add_newer_rows(store)
     await prune(store)
     assert await store.list_executions(job_id) == ()
     assert await store.list_transitions(job_id) == ()
@@ -191,7 +191,7 @@ async def test_later_rows_can_be_found_after_a_prune(store: Store, clock: Clock)
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="old"))
     await store.index_log()
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(days=31)
     await prune(store)
     await accept(store, a_new_job())
@@ -241,13 +241,13 @@ async def test_the_ledger_has_a_week_and_a_row_cap(store: Store, clock: Clock) -
 
 
 async def test_events_live_as_long_as_a_row_refers_to_them(store: Store, clock: Clock) -> None:
-    kept, lonely = an_event(), an_event()
-    await submit(store, a_new_job(source_event_id=kept.id), event=kept)
-    await submit(store, event=lonely)
+    referenced, unreferenced = an_event(), an_event()
+    await submit(store, a_new_job(source_event_id=referenced.id), event=referenced)
+    await submit(store, event=unreferenced)
     clock.advance(days=31)
     await prune(store)
-    assert await store.get_event(kept.id) is not None
-    assert await store.get_event(lonely.id) is None
+    assert await store.get_event(referenced.id) is not None
+    assert await store.get_event(unreferenced.id) is None
 
 
 async def test_a_context_goes_with_its_jobs(store: Store, clock: Clock) -> None:
@@ -255,7 +255,7 @@ async def test_a_context_goes_with_its_jobs(store: Store, clock: Clock) -> None:
     await submit(store, a_new_job(event_context_id=context.id), contexts=(context,))
     await run_next(store, ok())
     clock.advance(days=31)
-    await newer(store)
+    await add_newer_rows(store)
     await prune(store)
     await prune(store)
     assert await store.get_event_context(context.id) is None
@@ -290,7 +290,7 @@ async def test_pruning_is_swept(store: Store, clock: Clock) -> None:
     await submit(store, *[a_new_job() for _ in range(PRUNE_BATCH + 1)])
     for claim in await claim_all(store):
         await settle(store, claim.job, ok())
-    await newer(store)
+    await add_newer_rows(store)
     clock.advance(days=2)
     first = await store.prune(Retention())
     assert (first.rows["succeeded_jobs"], first.more) == (PRUNE_BATCH, True)
@@ -299,24 +299,24 @@ async def test_pruning_is_swept(store: Store, clock: Clock) -> None:
 
 
 async def test_an_empty_store_has_nothing_to_remove(store: Store) -> None:
-    swept = await store.prune(Retention())
-    assert (swept.rows, swept.more) == ({}, False)
+    sweep = await store.prune(Retention())
+    assert (sweep.rows, sweep.more) == ({}, False)
 
 
 async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) -> None:
     """And pending ones until they are over."""
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
-    room = DeliveryCapacity(total=9, per_receiver=9)
-    taken = await store.claim_deliveries(room, retry_at=clock.now + timedelta(days=99))
-    one, other = taken.deliveries
-    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
+    capacity = DeliveryCapacity(total=9, per_receiver=9)
+    claimed = await store.claim_deliveries(capacity, retry_at=clock.now + timedelta(days=99))
+    delivered, pending = claimed.deliveries
+    await store.report_delivery(DeliveryReport(id=delivered.id, attempt=DeliveryAttempt(http_status=200)))
     clock.advance(days=7)
     await store.prune(Retention())
     assert len((await store.list_deliveries(limit=9)).rows) == 2
     clock.advance(seconds=1)
     await store.prune(Retention())
-    assert [row.id for row in (await store.list_deliveries(limit=9)).rows] == [other.id]
+    assert [row.id for row in (await store.list_deliveries(limit=9)).rows] == [pending.id]
 
 
 async def test_due_rows_can_be_counted_and_are_then_removed(store: Store, clock: Clock) -> None:
@@ -326,12 +326,12 @@ async def test_due_rows_can_be_counted_and_are_then_removed(store: Store, clock:
     await run_until_idle(store, policy)
     await accept(store, a_new_job())
     await run_next(store, failed(permanent=True))
-    await newer(store)
+    await add_newer_rows(store)
     assert await store.count_prunable(Retention()) == {}
     clock.advance(days=2)
     assert await store.count_prunable(Retention()) == {"succeeded_jobs": 3}
     clock.advance(days=31)
-    await newer(store)
+    await add_newer_rows(store)
     due = await store.count_prunable(Retention())
     assert (due["succeeded_jobs"], due["failed_jobs"]) == (4, 1)
     removed = await prune(store)

@@ -57,7 +57,7 @@ async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
     assert payload_of(claims["b"]) == {"n": 2, "result": "done"}
     assert claims["b"].job.parent_job_id == (await members(store, run_id))["a"].id
     last = await settle(store, claims["b"].job, ok(stdout='{"result": "the last"}'), policy)
-    assert [(one.id, one.status) for one in last.ended] == [(run_id, JobStatus.SUCCEEDED)]
+    assert [(job.id, job.status) for job in last.ended] == [(run_id, JobStatus.SUCCEEDED)]
     assert await path_of(store, run_id) == [
         ">queued:submitted",
         "queued>running:claimed",
@@ -93,8 +93,8 @@ async def test_several_events_start_one_successor_each(store: Store) -> None:
     assert sorted(payload_of(claim)["n"] for claim in claims) == [0, 1, 2]
     for claim in reversed(claims):
         assert (await stored(store, run_id)).status is JobStatus.RUNNING
-        answer = f'{{"result": {payload_of(claim)["n"]}}}'
-        await settle(store, claim.job, ok(stdout=answer), policy)
+        stdout = f'{{"result": {payload_of(claim)["n"]}}}'
+        await settle(store, claim.job, ok(stdout=stdout), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     # The last in the order of events, not of ends.
     assert (await store.list_executions(run_id))[0].result == '{"result": 2}'
@@ -157,9 +157,9 @@ async def test_one_line_that_fails_among_several_is_a_partial_success(store: Sto
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "a", ok(emitted("x", {"n": 1}), emitted("x", {"n": 2})))
-    one, other = await claim_all(store)
-    await settle(store, one.job, failed(permanent=True), policy)
-    await settle(store, other.job, ok(), policy)
+    first, second = await claim_all(store)
+    await settle(store, first.job, failed(permanent=True), policy)
+    await settle(store, second.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
@@ -206,7 +206,7 @@ async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> Non
     assert await claim_all(store) == []
     await settle(store, claims["s/x"].job, ok(), policy)
     joined = (await claims_by_step(store))["after"]
-    made = [{"z": 1, "result": "done"}, {"z": 2, "result": "done"}]
+    payloads = [{"z": 1, "result": "done"}, {"z": 2, "result": "done"}]
     assert payload_of(joined) == {
         "branches": [
             {
@@ -215,7 +215,7 @@ async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> Non
                 "payload": {"result": "done"},
                 "payloads": [{"result": "done"}],
             },
-            {"id": "y", "status": "succeeded", "payload": made[-1], "payloads": made},
+            {"id": "y", "status": "succeeded", "payload": payloads[-1], "payloads": payloads},
         ]
     }
     assert joined.job.parent_job_id == run_id
@@ -234,8 +234,10 @@ async def test_a_join_runs_once_for_each_entry_into_the_split(store: Store) -> N
         event = emitted("e", {"from": payload_of(claim)["n"]})
         await settle(store, claim.job, ok(event), policy)
     joined = await claim_all(store)
-    seen = [[branch["payload"]["from"] for branch in payload_of(claim)["branches"]] for claim in joined]
-    assert sorted(seen) == [[1, 1], [2, 2]]
+    branch_numbers = [
+        [branch["payload"]["from"] for branch in payload_of(claim)["branches"]] for claim in joined
+    ]
+    assert sorted(branch_numbers) == [[1, 1], [2, 2]]
     for claim in joined:
         await settle(store, claim.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
@@ -254,21 +256,21 @@ async def test_branches_that_end_at_the_same_instant_join_once(store: Store, cou
 async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(store: Store) -> None:
     """The last leaf in step-path order, then of events; whichever ended last."""
 
-    def answers(word: str) -> Outcome:
-        return ok(stdout=f'{{"result": "{word}"}}')
+    def outcome_of(result: str) -> Outcome:
+        return ok(stdout=f'{{"result": "{result}"}}')
 
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
-    await settle(store, claims["s/y"].job, answers("y"), policy)
-    await settle(store, claims["s/x"].job, answers("x"), policy)
+    await settle(store, claims["s/y"].job, outcome_of("y"), policy)
+    await settle(store, claims["s/x"].job, outcome_of("x"), policy)
     assert (await store.list_executions(run_id))[0].result == '{"result": "y"}'
     policy = steps_policy(uses("a", on_events={"odd": [uses("h")]}))
     run_id = await begin_run(store, policy)
     # The second event ends where the first step ends; the first one goes further.
     first = ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2}), stdout='{"result": "a"}')
     await settle_step(store, policy, "a", first)
-    await settle_step(store, policy, "a/odd/h", answers("h"))
+    await settle_step(store, policy, "a/odd/h", outcome_of("h"))
     assert (await store.list_executions(run_id))[0].result == '{"result": "h"}'
 
 
@@ -311,8 +313,8 @@ async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
         claim = await stored(store, (await members(store, run_id))["s/y"].id)
         await settle(store, claim, ok(), policy)
     ended = await all_members(store, run_id)
-    found = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), policy)
-    assert found is (NotSettled.SUPERSEDED if given_up else NotSettled.ALREADY_SETTLED)
+    result = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), policy)
+    assert result is (NotSettled.SUPERSEDED if given_up else NotSettled.ALREADY_SETTLED)
     assert await all_members(store, run_id) == ended
 
 
@@ -391,8 +393,8 @@ async def test_a_step_that_cannot_be_made_fails_and_never_its_producer(
     """An error ends that step; what came before it has succeeded and stays so."""
     policy = steps_policy(uses("a"), uses("b", **fault), uses("c"))
     run_id = await begin_run(store, policy)
-    ended = await settle_step(store, policy, "a", ok(emitted("e", {"text": "a" * 60})))
-    assert [(one.plugin, one.reason) for one in ended.ended] == [
+    settled = await settle_step(store, policy, "a", ok(emitted("e", {"text": "a" * 60})))
+    assert [(job.plugin, job.reason) for job in settled.ended] == [
         ("p", reason),
         ("pipeline", JobReason.STEP_FAILED),
     ]
@@ -453,10 +455,10 @@ async def test_baggage_from_before_a_split_is_there_after_it(store: Store) -> No
 
 async def test_baggage_of_a_branch_does_not_leave_it(store: Store) -> None:
     """Two branches may keep different things under one name; the join is given what the split was."""
-    kept: dict[str, Any] = {"baggage": {"kept": "payload.n"}}
-    branch = {"id": "x", "steps": [uses("x1"), uses("x2", **kept)]}
+    claim_baggage: dict[str, Any] = {"baggage": {"kept": "payload.n"}}
+    branch = {"id": "x", "steps": [uses("x1"), uses("x2", **claim_baggage)]}
     policy = steps_policy(
-        split("s", branch, uses("y", **kept)), uses("after", baggage={"late": "context.kept"})
+        split("s", branch, uses("y", **claim_baggage)), uses("after", baggage={"late": "context.kept"})
     )
     run_id = await begin_run(store, policy, {"n": 1})
     claims = await claims_by_step(store)
@@ -544,8 +546,8 @@ async def test_a_plugin_that_is_gone_ends_its_step_and_the_run_goes_on(store: St
     """Dead/plugin_removed, and then as for any failed step."""
     policy = steps_policy(split("s", uses("x", plugin="q"), uses("y"), join="always"), uses("after"))
     run_id = await begin_run(store, policy)
-    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, policy, plugins=["q"])
-    assert [(one.plugin, one.status) for one in moved.jobs] == [("q", JobStatus.DEAD)]
+    result = await store.end_queued(JobReason.PLUGIN_REMOVED, policy, plugins=["q"])
+    assert [(job.plugin, job.status) for job in result.jobs] == [("q", JobStatus.DEAD)]
     assert await run_until_idle(store, policy) == ["s/y", "after"]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
@@ -554,8 +556,8 @@ async def test_a_purge_ends_runs_through_their_steps(store: Store) -> None:
     """`queue purge` ends jobs; a run is never left without a step."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy)
-    moved = await store.end_queued(JobReason.PURGED, policy)
-    assert [(one.plugin, one.status) for one in moved.jobs] == [
+    result = await store.end_queued(JobReason.PURGED, policy)
+    assert [(job.plugin, job.status) for job in result.jobs] == [
         ("p", JobStatus.DEAD),
         ("pipeline", JobStatus.FAILED),
     ]
@@ -586,11 +588,11 @@ async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store,
     policy = steps_policy(uses("a", baggage={"kept": "payload.n"}))
     first = await begin_run(store, policy, {"n": 1}, dedupe_key="k")
     assert await run_until_idle(store, policy) == ["a"]
-    again = a_new_run(policy, {"n": 1}, dedupe_key="k")
-    answer = await enqueue_run(store, policy, again)
-    assert isinstance(answer, Deduplicated)
-    assert (answer.job_id, answer.dedupe_key) == (first, "k")
-    assert await store.get_job(again.job.id) is None
+    duplicate = a_new_run(policy, {"n": 1}, dedupe_key="k")
+    result = await enqueue_run(store, policy, duplicate)
+    assert isinstance(result, Deduplicated)
+    assert (result.job_id, result.dedupe_key) == (first, "k")
+    assert await store.get_job(duplicate.job.id) is None
     clock.advance(hours=25)
     await begin_run(store, policy, {"n": 1}, dedupe_key="k")
     assert await run_until_idle(store, policy) == ["a"]
@@ -599,9 +601,9 @@ async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store,
 async def test_a_live_run_counts_as_a_duplicate_on_request(store: Store) -> None:
     policy = steps_policy(uses("a"))
     first = await begin_run(store, policy, dedupe_key="k")
-    answer = await enqueue_run(store, policy, a_new_run(policy, dedupe_key="k", dedupe_ttl=60.0))
-    assert isinstance(answer, Deduplicated)
-    assert (answer.job_id, answer.dedupe_key) == (first, "k")
+    result = await enqueue_run(store, policy, a_new_run(policy, dedupe_key="k", dedupe_ttl=60.0))
+    assert isinstance(result, Deduplicated)
+    assert (result.job_id, result.dedupe_key) == (first, "k")
     await run_until_idle(store, policy)
 
 
@@ -645,9 +647,9 @@ async def test_steps_made_at_the_start_are_returned_to_the_caller(store: Store) 
     """The engine is woken by what can start; a run itself never can."""
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run = a_new_run(policy)
-    answer = await enqueue_run(store, policy, run)
-    assert isinstance(answer, Accepted)
-    assert {member.job_id for member in answer.steps} == {
+    result = await enqueue_run(store, policy, run)
+    assert isinstance(result, Accepted)
+    assert {member.job_id for member in result.steps} == {
         job.id for job in await all_members(store, run.job.id)
     }
     await run_until_idle(store, policy)
@@ -658,8 +660,8 @@ async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
     policy = steps_policy(uses("a"))
     run = a_new_run(policy)
     job = NewJob(id=an_id(), plugin="q", command="handle", submitted_by=run.job.submitted_by, max_attempts=1)
-    answers = await submit(store, job, runs=(run,), policy=policy, event=run.event)
-    assert [answer.job_id for answer in answers] == [job.id, run.job.id]
+    results = await submit(store, job, runs=(run,), policy=policy, event=run.event)
+    assert [result.job_id for result in results] == [job.id, run.job.id]
     assert sorted(await run_until_idle(store, policy)) == ["a", "q"]
 
 
@@ -683,15 +685,15 @@ async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) ->
         )
     )
     run_id = await begin_run(store, policy, {"text": "a" * 60 + "!"})
-    found = await members(store, run_id)
-    assert {path: job.reason for path, job in found.items()} == {
+    steps = await members(store, run_id)
+    assert {path: job.reason for path, job in steps.items()} == {
         "all/before": JobReason.SUBMITTED,
         "all/slow0": JobReason.BAD_CONDITION,
         "all/slow1": JobReason.BAD_CONDITION,
         "all/slow2": JobReason.BAD_CONDITION,
         "all/after": JobReason.SUBMITTED,
     }
-    assert "took too long" in (found["all/slow0"].last_error or "")
+    assert "took too long" in (steps["all/slow0"].last_error or "")
 
 
 async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> None:
@@ -699,7 +701,7 @@ async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> Non
     slow = {"any": [endless(number) for number in range(20)]}
     policy = steps_policy(split("all", *(uses(f"s{number}", if_=slow) for number in range(20))))
     run = a_new_run(policy, {"text": "a" * 60 + "!"})
-    began = time.process_time()
+    started_at = time.process_time()
     await enqueue_run(store, policy, run)
-    assert time.process_time() - began < 1.0  # it was 2 s, while all other requests waited
+    assert time.process_time() - started_at < 1.0  # it was 2 s, while all other requests waited
     assert {job.reason for job in await all_members(store, run.job.id)} == {JobReason.BAD_CONDITION}

@@ -132,10 +132,10 @@ async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> Non
 
 
 async def test_a_run_started_by_an_event_inherits_baggage(store: Store) -> None:
-    kept = {"path": "context.kept", "op": "eq", "value": 1}
+    condition = {"path": "context.kept", "op": "eq", "value": 1}
     policy = policy_of(
         {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
-        {"name": "next", "on": "found", "if": kept, "steps": [uses("b", with_={"v": "{context.kept}"})]},
+        {"name": "next", "on": "found", "if": condition, "steps": [uses("b", with_={"v": "{context.kept}"})]},
     )
     await begin_run(store, policy, {"n": 1})
     await settle_step(store, policy, "a", ok(emitted("found", {})))
@@ -157,15 +157,15 @@ async def test_a_cancelled_run_starts_nothing_outside_either(store: Store) -> No
 # ------------------------------------------------------------------------------------------------------ hooks
 
 
-def hook_rules(*more: dict[str, Any], **config: Any) -> Policy:
+def hook_policy(*more: dict[str, Any], **config: Any) -> Policy:
     hooks = [
         {
-            "name": f"on_{word}",
-            "on-hook": f"job.{word}",
+            "name": f"on_{status}",
+            "on-hook": f"job.{status}",
             "notify_on_complete": True,  # which changes nothing for what a hook started
-            "steps": [uses(word, plugin="r")],
+            "steps": [uses(status, plugin="r")],
         }
-        for word in ("completed", "failed", "timed_out")
+        for status in ("completed", "failed", "timed_out")
     ]
     return policy_of(
         *hooks, *more, plugins={"source": {"notify_on_complete": True, "max_attempts": 1}}, **config
@@ -185,7 +185,7 @@ async def test_the_end_of_a_root_job_fires_exactly_one_hook(
     store: Store, outcome: Outcome, pipeline: str, status: str
 ) -> None:
     """A hook starts a full pipeline with every documented key in its payload."""
-    policy = hook_rules()
+    policy = hook_policy()
     job_id = await accept(store, a_new_job("source", max_attempts=1, hops=2))
     await settle(store, await claim_one(store), outcome, policy)
     (run,) = await jobs_of(store, "pipeline")
@@ -205,7 +205,7 @@ async def test_the_end_of_a_root_job_fires_exactly_one_hook(
 
 
 async def test_a_job_that_goes_on_fires_no_hook(store: Store) -> None:
-    policy = hook_rules()
+    policy = hook_policy()
     await accept(store, a_new_job("source", max_attempts=2))
     await settle(store, await claim_one(store), timed_out(), policy)
     assert await jobs_of(store, "pipeline") == []
@@ -214,14 +214,14 @@ async def test_a_job_that_goes_on_fires_no_hook(store: Store) -> None:
 @pytest.mark.parametrize("job", [{"parent_job_id": "x"}, {"submitted_by": SubmittedBy.CORE}, {"plugin": "p"}])
 async def test_these_jobs_fire_no_hook(store: Store, job: dict[str, Any]) -> None:
     """Root jobs of plugins that say so."""
-    policy = hook_rules()
+    policy = hook_policy()
     await accept(store, a_new_job(**({"plugin": "source"} | job)))
     await settle(store, await claim_one(store), ok(), policy)
     assert await jobs_of(store, "pipeline") == []
 
 
 async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
-    policy = hook_rules(
+    policy = hook_policy(
         {"name": "flow", "notify_on_complete": True, "steps": [uses("a", plugin="source")]},
         {"name": "quiet", "steps": [uses("b", plugin="source")]},
     )
@@ -254,11 +254,11 @@ async def test_a_hook_listens_to_the_plugins_it_names(store: Store) -> None:
 
 async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
     """`context` in its `if` is what `context` is in its steps."""
-    kept = {"path": "context.kept", "op": "eq", "value": 1}
+    condition = {"path": "context.kept", "op": "eq", "value": 1}
     policy = policy_of(
         {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
         {"name": "next", "on": "found", "notify_on_complete": True, "steps": [uses("b")]},
-        {"name": "hooked", "on-hook": "job.completed", "if": kept, "steps": [uses("c")]},
+        {"name": "hooked", "on-hook": "job.completed", "if": condition, "steps": [uses("c")]},
     )
     await begin_run(store, policy, {"n": 1})
     assert await run_until_idle(store, policy, {"a": ok(emitted("found", {}))}) == ["a", "b", "c"]
@@ -266,7 +266,7 @@ async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
 
 async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store: Store) -> None:
     """Dropped with a recorded, visible error, as any event that went too far."""
-    policy = hook_rules(service={"max_hops": 2})
+    policy = hook_policy(service={"max_hops": 2})
     job_id = await accept(store, a_new_job("source", hops=2))
     await settle(store, await claim_one(store), ok(), policy)
     assert await jobs_of(store, "pipeline") == []
@@ -276,7 +276,7 @@ async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store
 
 async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> None:
     """Every end fires a hook, also that of a job that was never executed."""
-    policy = hook_rules()
+    policy = hook_policy()
     job_id = await accept(store, a_new_job("source"))
     for count in (1, 2):
         assert (await store.cancel(job_id, policy)).status is CancelStatus.CANCELLED
@@ -295,8 +295,8 @@ async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store
         service={"max_hops": 5},
     )
     await begin_run(store, policy)
-    ran = await run_until_idle(store, policy, {"h": ok(emitted("again", {}))})
-    assert ran == ["a", "h", "a", "h", "a", "h"]
+    steps = await run_until_idle(store, policy, {"h": ok(emitted("again", {}))})
+    assert steps == ["a", "h", "a", "h", "a", "h"]
 
 
 # -------------------------------------------------------------------------------------------- state webhooks
@@ -325,14 +325,14 @@ async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
     run_id = await begin_run(store, policy, callback=CALLBACK)
     last = ok(result="b", stdout='{"result": "b"}', artifacts=({"name": "f", "path": "/f"},))
     await work(store, policy, {"b": last})
-    said = await bodies_sent(store, run_id)
-    assert [(body["state"], body["previous_state"]) for body in said] == [
+    bodies = await bodies_sent(store, run_id)
+    assert [(body["state"], body["previous_state"]) for body in bodies] == [
         ("queued", None),
         ("loading", "queued"),
         ("working", "loading"),
         ("done", "working"),
     ]
-    assert (said[-1]["result"], said[-1]["artifacts"]) == ("b", [{"name": "f", "path": "/f"}])
+    assert (bodies[-1]["result"], bodies[-1]["artifacts"]) == ("b", [{"name": "f", "path": "/f"}])
     for job in await all_members(store, run_id):
         assert await bodies_sent(store, job.id) == []
 
@@ -345,13 +345,13 @@ async def test_a_run_that_fails_tells_its_caller(store: Store, way: str) -> None
     if way == "cancelled":
         await store.cancel(run_id, policy)
     await work(store, policy, {"a": NO})
-    said = [body["state"] for body in await bodies_sent(store, run_id)]
+    states = [body["state"] for body in await bodies_sent(store, run_id)]
     expected = {
         "step": ["queued", "loading", "working", "failed"],
         "unmade": ["queued", "loading", "failed"],
         "cancelled": ["queued", "failed"],
     }
-    assert said == expected[way]
+    assert states == expected[way]
     assert (await bodies_sent(store, run_id))[-1]["error"]
 
 
@@ -361,8 +361,8 @@ async def test_a_retried_run_tells_its_caller_from_the_start(store: Store) -> No
     await work(store, policy, {"a": NO})
     await store.retry(run_id, policy)
     await work(store, policy, {})
-    said = [body["state"] for body in await bodies_sent(store, run_id)]
-    assert said == ["queued", "loading", "working", "failed", "queued", "loading", "working", "done"]
+    states = [body["state"] for body in await bodies_sent(store, run_id)]
+    assert states == ["queued", "loading", "working", "failed", "queued", "loading", "working", "done"]
 
 
 # ------------------------------------------------------------------------------------------ what must not be
@@ -382,8 +382,8 @@ async def test_a_run_without_live_steps_is_ended_and_reported(store_factory: Sto
     ):
         store_factory.kind.run_sql(store_factory.directory, f"{damage} WHERE run_id = '{run_id}'")
     store = await store_factory.open()
-    moved = await store.recover(policy)
-    assert [(one.id, one.reason) for one in moved.jobs] == [(run_id, JobReason.STALLED)]
+    recovery = await store.recover(policy)
+    assert [(job.id, job.reason) for job in recovery.jobs] == [(run_id, JobReason.STALLED)]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STALLED)
     kinds = [row.kind for row in await whole_ledger(store) if row.job_id == run_id]
     assert LedgerKind.RUN_STALLED in kinds

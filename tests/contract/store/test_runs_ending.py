@@ -46,9 +46,9 @@ async def test_a_run_without_a_first_step_is_dead_at_once(store: Store) -> None:
     """Queued → dead; nothing was claimed, so nothing says that it ran."""
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run_id = await begin_run(store, policy)
-    answer = await store.cancel(run_id, policy)
-    assert (answer.status, answer.stopping, answer.more) == (CancelStatus.CANCELLED, (), False)
-    assert [one.status for one in answer.ended] == [JobStatus.DEAD] * 3
+    result = await store.cancel(run_id, policy)
+    assert (result.status, result.stopping, result.more) == (CancelStatus.CANCELLED, (), False)
+    assert [job.status for job in result.ended] == [JobStatus.DEAD] * 3
     assert await end_of(store, run_id) == DEAD
     assert await path_of(store, run_id) == [">queued:submitted", "queued>dead:cancelled"]
     assert await claim_all(store) == []
@@ -59,17 +59,17 @@ async def test_a_cancelled_run_waits_for_what_runs_and_starts_nothing(store: Sto
     policy = steps_policy(split("s", uses("x"), uses("y", plugin="q"), join="always"), uses("after"))
     run_id = await begin_run(store, policy)
     (claim,) = await claim_all(store, limit=1)
-    answer = await store.cancel(run_id, policy)
-    assert (answer.status, answer.stopping) == (CancelStatus.REQUESTED, (claim.job.id,))
-    assert [one.plugin for one in answer.ended] == ["q"]
+    result = await store.cancel(run_id, policy)
+    assert (result.status, result.stopping) == (CancelStatus.REQUESTED, (claim.job.id,))
+    assert [job.plugin for job in result.ended] == ["q"]
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     settled = await settle(store, claim.job, ok(emitted()), policy)
     assert settled.settlement.reason is JobReason.CANCELLED
     assert await claim_all(store) == []
     assert await end_of(store, run_id) == DEAD
     assert {job.status for job in await all_members(store, run_id)} == {JobStatus.DEAD}
-    again = await store.cancel(run_id, policy)
-    assert again.status is CancelStatus.ALREADY_ENDED
+    second = await store.cancel(run_id, policy)
+    assert second.status is CancelStatus.ALREADY_ENDED
 
 
 async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -> None:
@@ -89,8 +89,8 @@ async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -
     first = await store.cancel(run_id, policy)
     assert (len(first.ended), first.more, first.status) == (500, True, CancelStatus.REQUESTED)
     store = await store_factory.reopen()
-    moved = await store.recover(policy)
-    assert (len(moved.jobs), moved.more) == (201, False)
+    recovery = await store.recover(policy)
+    assert (len(recovery.jobs), recovery.more) == (201, False)
     assert await end_of(store, run_id) == DEAD
 
 
@@ -101,12 +101,15 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
     runs = [replace(a_new_run(policy), deadline_at=due + timedelta(seconds=wait)) for wait in (0, 0, 60)]
     for run in runs:
         await enqueue_run(store, policy, run)
-    nothing = await store.cancel_overdue(policy)
-    assert (nothing.cancelled, nothing.next_due_at) == ((), due)
+    early = await store.cancel_overdue(policy)
+    assert (early.cancelled, early.next_due_at) == ((), due)
     (claim,) = await claim_all(store, limit=1)
     clock.advance(seconds=30)
     overdue = await store.cancel_overdue(policy)
-    assert [one.status for one in overdue.cancelled] == [CancelStatus.REQUESTED, CancelStatus.CANCELLED]
+    assert [cancelled.status for cancelled in overdue.cancelled] == [
+        CancelStatus.REQUESTED,
+        CancelStatus.CANCELLED,
+    ]
     assert overdue.cancelled[0].stopping == (claim.job.id,)
     assert overdue.next_due_at == due + timedelta(seconds=60)
     assert (await store.cancel_overdue(policy)).cancelled == ()
@@ -141,8 +144,8 @@ async def test_a_run_is_neither_put_back_nor_charged_after_a_crash(store_factory
     run_id = await begin_run(store, policy)
     await claim_all(store, limit=1)
     store = await store_factory.reopen()
-    moved = await store.recover(policy)
-    assert [(one.plugin, one.reason) for one in moved.jobs] == [("p", JobReason.RECOVERED)]
+    recovery = await store.recover(policy)
+    assert [(job.plugin, job.reason) for job in recovery.jobs] == [("p", JobReason.RECOVERED)]
     run = await stored(store, run_id)
     assert (run.status, run.attempt, run.execution) == (JobStatus.RUNNING, 1, 1)
     store_factory.clock.advance(minutes=2)
@@ -157,8 +160,8 @@ async def test_a_step_whose_attempts_a_crash_uses_up_ends_its_line(store_factory
     run_id = await begin_run(store, policy)
     await claim_all(store)
     store = await store_factory.reopen()
-    moved = await store.recover(policy)
-    assert [one.status for one in moved.jobs] == [JobStatus.DEAD, JobStatus.FAILED]
+    recovery = await store.recover(policy)
+    assert [job.status for job in recovery.jobs] == [JobStatus.DEAD, JobStatus.FAILED]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
@@ -322,7 +325,7 @@ async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a
     await settle_step(store, policy, "s/y")
     joined = (await claims_by_step(store))["after"]
     branch = payload_of(joined)["branches"][0]
-    assert (branch["status"], [made["n"] for made in branch["payloads"]]) == ("succeeded", [1, 2])
+    assert (branch["status"], [payload["n"] for payload in branch["payloads"]]) == ("succeeded", [1, 2])
     await settle(store, joined.job, ok(), policy)
     assert await end_of(store, run_id) == SUCCEEDED
 
@@ -465,9 +468,9 @@ async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
 async def rerun(store: Store, policy: Policy, run_id: str, step: str) -> str:
     """Begin anew at a step; the id of the new run."""
     run = a_new_run(policy, source_event_id=None)
-    answer = await store.rerun(run_id, step, run, policy)
-    assert isinstance(answer, Accepted), answer
-    return answer.job_id
+    result = await store.rerun(run_id, step, run, policy)
+    assert isinstance(result, Accepted), result
+    return result.job_id
 
 
 async def test_a_new_run_begins_at_a_step_with_what_that_was_given(store: Store) -> None:
@@ -475,12 +478,12 @@ async def test_a_new_run_begins_at_a_step_with_what_that_was_given(store: Store)
     first = await begin_run(store, policy, {"n": 1})
     await settle_step(store, policy, "a", ok(emitted("e", {"m": 2})))
     await settle_step(store, policy, "b", NO)
-    again = await rerun(store, policy, first, "b")
+    rerun_id = await rerun(store, policy, first, "b")
     claims = await claims_by_step(store)
     assert (payload_of(claims["b"]), claims["b"].baggage) == ({"m": 2, "result": "done"}, {"kept": 1})
     await settle(store, claims["b"].job, ok(), policy)
     assert await run_until_idle(store, policy) == ["c"]
-    assert await end_of(store, again) == SUCCEEDED
+    assert await end_of(store, rerun_id) == SUCCEEDED
     assert await end_of(store, first) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
@@ -509,7 +512,7 @@ async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store
     }
     await run_until_idle(store, policy, outcomes)
     assert await end_of(store, first) == PARTIAL
-    again = await rerun(store, policy, first, "s/t/y/y2")
+    rerun_id = await rerun(store, policy, first, "s/t/y/y2")
     await settle_step(store, policy, "s/t/y/y2", ok(emitted("e", {"y": 2})))
     joined = (await claims_by_step(store))["after"]
     t, z = payload_of(joined)["branches"]
@@ -519,7 +522,7 @@ async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store
         {"y": 2, "result": "done"},
     ]
     await settle(store, joined.job, ok(), policy)
-    assert await end_of(store, again) == SUCCEEDED
+    assert await end_of(store, rerun_id) == SUCCEEDED
 
 
 async def test_only_the_lines_that_failed_are_taken_up(store: Store) -> None:
@@ -528,24 +531,24 @@ async def test_only_the_lines_that_failed_are_taken_up(store: Store) -> None:
     first = await begin_run(store, policy)
     await settle_step(store, policy, "s/x/a", ok(*(emitted("e", {"n": n}) for n in range(3))))
     for claim in await claim_all(store):
-        bad = payload_of(claim)["n"] == 1
+        fails = payload_of(claim)["n"] == 1
         event = emitted("e", {"made": payload_of(claim)["n"]})
-        await settle(store, claim.job, NO if bad else ok(event), policy)
-    again = await rerun(store, policy, first, "s/x/b")
+        await settle(store, claim.job, NO if fails else ok(event), policy)
+    rerun_id = await rerun(store, policy, first, "s/x/b")
     await settle_step(store, policy, "s/x/b", ok(emitted("e", {"made": 1})))
     joined = (await claims_by_step(store))["after"]
-    assert [made["made"] for made in payload_of(joined)["branches"][0]["payloads"]] == [0, 1, 2]
+    assert [payload["made"] for payload in payload_of(joined)["branches"][0]["payloads"]] == [0, 1, 2]
     await settle(store, joined.job, ok(), policy)
-    assert await end_of(store, again) == SUCCEEDED
+    assert await end_of(store, rerun_id) == SUCCEEDED
 
 
 async def test_a_run_taken_up_before_a_join_that_always_runs_joins_anew(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     first = await begin_run(store, policy)
     await run_until_idle(store, policy, {"s/x": NO})
-    again = await rerun(store, policy, first, "s/x")
+    rerun_id = await rerun(store, policy, first, "s/x")
     assert await run_until_idle(store, policy) == ["s/x", "after"]
-    assert await end_of(store, again) == SUCCEEDED
+    assert await end_of(store, rerun_id) == SUCCEEDED
 
 
 ANSWERS: list[tuple[str, Any, RetryResult]] = [

@@ -47,7 +47,7 @@ async def a_finished_run(store: Store, policy: Policy, outcomes: dict[str, Outco
     return run_id
 
 
-def rows(factory: StoreFactory) -> dict[str, int]:
+def count_rows(factory: StoreFactory) -> dict[str, int]:
     return {
         table: factory.kind.run_sql(factory.directory, f"SELECT count(*) FROM {table}")[0][0]  # noqa: S608 - names of ours
         for table in TABLES
@@ -57,27 +57,27 @@ def rows(factory: StoreFactory) -> dict[str, int]:
 async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_factory: StoreFactory) -> None:
     store, clock = await store_factory.open(), store_factory.clock
     run_id = await a_finished_run(store, steps_policy(*STEPS))
-    assert all(rows(store_factory).values())
+    assert all(count_rows(store_factory).values())
     clock.advance(hours=25)
     await prune(store)
-    left = rows(store_factory)
-    assert (left["pipeline_runs"], left["run_scopes"], left["run_members"], left["run_leaves"]) == (
+    counts = count_rows(store_factory)
+    assert (counts["pipeline_runs"], counts["run_scopes"], counts["run_members"], counts["run_leaves"]) == (
         0,
         0,
         0,
         0,
     )
-    found = await store.get_run(run_id)
-    assert found is not None
+    record = await store.get_run(run_id)
+    assert record is not None
     details = await store.job_details(run_id)
     assert details is not None
-    assert (details.steps, details.executions) == (found.steps, found.executions)
-    assert {job.run_id for job in found.steps} == {run_id}
-    assert (found.job.status, found.graph) == (JobStatus.SUCCEEDED, None)
-    assert sorted(job.step_path or "" for job in found.steps) == ["a", "after", "s/x", "s/y"]
+    assert (details.steps, details.executions) == (record.steps, record.executions)
+    assert {job.run_id for job in record.steps} == {run_id}
+    assert (record.job.status, record.graph) == (JobStatus.SUCCEEDED, None)
+    assert sorted(job.step_path or "" for job in record.steps) == ["a", "after", "s/x", "s/y"]
     clock.advance(days=31)
     await prune(store)
-    assert set(rows(store_factory).values()) == {0}
+    assert set(count_rows(store_factory).values()) == {0}
     assert await store.get_run(run_id) is None
     assert await store.job_details(run_id) is None
 
@@ -91,13 +91,13 @@ async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, cloc
     await run_until_idle(store, policy)
     await accept(store, a_new_job("newer"))
     clock.advance(hours=25)
-    swept = await store.prune(Retention())
-    assert (swept.rows["succeeded_jobs"], swept.more) == (PRUNE_BATCH, True)
-    found = await store.get_run(run_id)
-    assert found is not None
-    assert found.graph is not None
-    swept = await store.prune(Retention())
-    assert (swept.rows["succeeded_jobs"], swept.more) == (22, False)
+    sweep = await store.prune(Retention())
+    assert (sweep.rows["succeeded_jobs"], sweep.more) == (PRUNE_BATCH, True)
+    record = await store.get_run(run_id)
+    assert record is not None
+    assert record.graph is not None
+    sweep = await store.prune(Retention())
+    assert (sweep.rows["succeeded_jobs"], sweep.more) == (22, False)
     assert (await stored(store, run_id)).seq == 0, "it is found in the log now"
 
 
@@ -171,9 +171,9 @@ async def test_a_run_is_kept_as_long_as_something_below_it_lives(store: Store, c
     (below,) = await claim_all(store)
     clock.advance(days=400)
     await prune(store)
-    found = await store.get_run(run_id)
-    assert found is not None
-    assert found.graph == graph_of(uses("a"))
+    record = await store.get_run(run_id)
+    assert record is not None
+    assert record.graph == graph_of(uses("a"))
     await settle(store, below.job, ok(), policy)
 
 
@@ -184,6 +184,6 @@ async def test_a_graph_that_two_runs_follow_is_kept_for_the_later_one(store_fact
     clock.advance(days=40)
     await begin_run(store, policy)
     await prune(store)
-    left = rows(store_factory)
-    assert (left["pipeline_runs"], left["pipeline_versions"]) == (1, 1)
+    counts = count_rows(store_factory)
+    assert (counts["pipeline_runs"], counts["pipeline_versions"]) == (1, 1)
     assert await run_until_idle(store, policy) == ["b"]

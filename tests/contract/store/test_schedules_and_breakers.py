@@ -44,27 +44,27 @@ HOUR = timedelta(hours=1)
 
 
 def an_entry(**fields: Any) -> ScheduleEntry:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "plugin": "p",
         "schedule_id": "default",
         "fingerprint": "every 1h",
         "next_at": START,
         "nominal_at": START,
     }
-    return ScheduleEntry(**(given | fields))
+    return ScheduleEntry(**(defaults | fields))
 
 
 def a_scheduled_job(**fields: Any) -> NewJob:
     return a_new_job("p", "poll", submitted_by=SubmittedBy.SCHEDULER, **fields)
 
 
-def a_run(nominal: datetime, job: NewJob, **fields: Any) -> Firing:
+def a_firing(nominal: datetime, job: NewJob, **fields: Any) -> Firing:
     occurrence = Occurrence(
         plugin="p", schedule_id="default", nominal_at=nominal, outcome=OccurrenceOutcome.RAN, job_id=job.id
     )
     following = an_entry(next_at=nominal + HOUR, nominal_at=nominal + HOUR)
-    given: dict[str, Any] = {"entry": following, "occurrences": (occurrence,), "job": job}
-    return Firing(**(given | fields))
+    defaults: dict[str, Any] = {"entry": following, "occurrences": (occurrence,), "job": job}
+    return Firing(**(defaults | fields))
 
 
 def a_skip(nominal: datetime, reason: str = "running", *, count: int = 1) -> Firing:
@@ -99,7 +99,7 @@ async def test_the_schedules_there_are(store: Store) -> None:
 async def test_a_known_schedule_keeps_its_place(store: Store) -> None:
     await store.put_schedules([an_entry()])
     job = a_scheduled_job()
-    await store.fire(a_run(START, job))
+    await store.fire(a_firing(START, job))
     await store.put_schedules([an_entry(next_at=None, nominal_at=None)])
     (entry,) = await store.list_schedules()
     assert (entry.next_at, entry.last_job_id) == (START + HOUR, job.id)
@@ -121,7 +121,7 @@ async def test_an_edited_schedule_starts_anew_but_stays_paused(store: Store, clo
 async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: Clock) -> None:
     await store.put_schedules([an_entry()])
     job = a_scheduled_job(submitted_detail="default")
-    assert (await store.fire(a_run(START, job))).status is FireStatus.FIRED
+    assert (await store.fire(a_firing(START, job))).status is FireStatus.FIRED
     assert (await stored(store, job.id)).submitted_by is SubmittedBy.SCHEDULER
     (entry,) = await store.list_schedules()
     assert (entry.next_at, entry.nominal_at) == (START + HOUR, START + HOUR)
@@ -140,13 +140,13 @@ async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: St
     """An occurrence is unique by its nominal instant."""
     store = await store_factory.open()
     await store.put_schedules([an_entry()])
-    await store.fire(a_run(START, a_scheduled_job()))
+    await store.fire(a_firing(START, a_scheduled_job()))
     store = await store_factory.reopen()
     before = await whole_ledger(store)
-    again = a_scheduled_job()
-    late = replace(a_run(START, again), entry=an_entry(next_at=START + 9 * HOUR))
-    assert (await store.fire(late)).status is FireStatus.ALREADY_FIRED
-    assert await store.get_job(again.id) is None
+    second_job = a_scheduled_job()
+    repeated = replace(a_firing(START, second_job), entry=an_entry(next_at=START + 9 * HOUR))
+    assert (await store.fire(repeated)).status is FireStatus.ALREADY_FIRED
+    assert await store.get_job(second_job.id) is None
     assert (await store.list_schedules())[0].next_at == START + HOUR
     assert await whole_ledger(store) == before
 
@@ -162,7 +162,7 @@ async def test_lateness_is_kept(store: Store) -> None:
         job_id=job.id,
         late=timedelta(seconds=90, milliseconds=5),
     )
-    await store.fire(a_run(START, job, occurrences=(late,)))
+    await store.fire(a_firing(START, job, occurrences=(late,)))
     (occurrence,) = await history(store)
     assert (occurrence.outcome, occurrence.late) == (OccurrenceOutcome.LATE, late.late)
 
@@ -185,7 +185,7 @@ async def test_adjacent_skips_for_one_reason_are_one_row(store: Store) -> None:
 async def test_a_run_between_keeps_skips_apart(store: Store) -> None:
     await store.put_schedules([an_entry()])
     await store.fire(a_skip(START))
-    await store.fire(a_run(START + HOUR, a_scheduled_job()))
+    await store.fire(a_firing(START + HOUR, a_scheduled_job()))
     await store.fire(a_skip(START + 2 * HOUR))
     assert [row.outcome for row in await history(store)] == ["skipped", "ran", "skipped"]
 
@@ -213,9 +213,9 @@ async def test_a_skip_before_the_last_row_takes_no_coverage_away(store: Store) -
 async def test_skips_of_another_schedule_are_another_row(store: Store) -> None:
     await store.put_schedules([an_entry(), an_entry(schedule_id="b")])
     await store.fire(a_skip(START))
-    other = a_skip(START + HOUR)
-    moved = replace(other.occurrences[0], schedule_id="b")
-    await store.fire(replace(other, entry=an_entry(schedule_id="b"), occurrences=(moved,)))
+    skip = a_skip(START + HOUR)
+    moved = replace(skip.occurrences[0], schedule_id="b")
+    await store.fire(replace(skip, entry=an_entry(schedule_id="b"), occurrences=(moved,)))
     assert len(await history(store)) == 1
 
 
@@ -235,26 +235,26 @@ async def test_pauses_survive_a_restart(store_factory: StoreFactory) -> None:
 async def test_occurrences_page_newest_first(store: Store) -> None:
     await store.put_schedules([an_entry()])
     for hour in range(5):
-        await store.fire(a_run(START + hour * HOUR, a_scheduled_job()))
-    seen: list[Occurrence] = []
+        await store.fire(a_firing(START + hour * HOUR, a_scheduled_job()))
+    rows: list[Occurrence] = []
     cursor: str | None = None
     for _ in range(3):
         page = await store.list_occurrences("p", "default", limit=2, cursor=cursor)
-        seen += page.rows
+        rows += page.rows
         cursor = page.next_cursor
-    assert [row.nominal_at for row in seen] == [START + hour * HOUR for hour in (4, 3, 2, 1, 0)]
+    assert [row.nominal_at for row in rows] == [START + hour * HOUR for hour in (4, 3, 2, 1, 0)]
     assert cursor is None
 
 
 async def test_an_occurrence_tells_how_its_job_stands(store: Store, clock: Clock) -> None:
     """Also when the job has left the queue; then its last execution tells."""
     await store.put_schedules([an_entry()])
-    await store.fire(a_run(START, a_scheduled_job()))
+    await store.fire(a_firing(START, a_scheduled_job()))
     assert [row.job_status for row in await history(store)] == ["queued"]
     await run_next(store, failed(permanent=True))
-    await store.fire(a_run(START + HOUR, a_scheduled_job()))
+    await store.fire(a_firing(START + HOUR, a_scheduled_job()))
     await run_next(store, ok())
-    await store.fire(a_run(START + 2 * HOUR, a_scheduled_job()))
+    await store.fire(a_firing(START + 2 * HOUR, a_scheduled_job()))
     await store.fire(a_skip(START + 3 * HOUR))
     assert [row.job_status for row in await history(store)] == ["failed", "succeeded", "queued", None]
     clock.advance(days=2)
@@ -320,16 +320,16 @@ async def test_a_retry_is_no_verdict(store: Store) -> None:
     assert await store.list_breakers() == ()
 
 
-async def probe(store: Store) -> NewJob:
+async def start_probe(store: Store) -> NewJob:
     await store.put_schedules([an_entry()])
     await fail_scheduled(store, 3)
     job = a_scheduled_job(max_attempts=1)
-    await store.fire(a_run(START, job, probe=True))
+    await store.fire(a_firing(START, job, probe=True))
     return job
 
 
 async def test_a_probe_is_recorded_with_the_firing(store: Store) -> None:
-    job = await probe(store)
+    job = await start_probe(store)
     half = await breaker(store)
     assert (half.state, half.probe_job_id) == (BreakerState.HALF_OPEN, job.id)
     change = (await store.breaker_history("p", limit=1))[0]
@@ -337,12 +337,12 @@ async def test_a_probe_is_recorded_with_the_firing(store: Store) -> None:
 
 
 async def test_a_good_probe_closes_and_a_bad_one_opens_again(store: Store, clock: Clock) -> None:
-    await probe(store)
+    await start_probe(store)
     clock.advance(minutes=1)
     await run_next(store, failed())
-    again = await breaker(store)
-    assert (again.state, again.opened_at, again.probe_job_id) == (BreakerState.OPEN, clock.now, None)
-    await store.fire(a_run(START + HOUR, a_scheduled_job(), probe=True))
+    reopened = await breaker(store)
+    assert (reopened.state, reopened.opened_at, reopened.probe_job_id) == (BreakerState.OPEN, clock.now, None)
+    await store.fire(a_firing(START + HOUR, a_scheduled_job(), probe=True))
     await run_next(store, ok())
     assert (await breaker(store)).state is BreakerState.CLOSED
     reasons = [row.reason for row in await store.breaker_history("p", limit=9)]
@@ -357,16 +357,16 @@ async def test_a_good_probe_closes_and_a_bad_one_opens_again(store: Store, clock
 
 async def test_a_probe_without_a_verdict_opens_with_a_fresh_cooldown(store: Store, clock: Clock) -> None:
     """Cancelled, purged, removed."""
-    job = await probe(store)
+    job = await start_probe(store)
     clock.advance(minutes=5)
     await store.cancel(job.id, POLICY)
-    after = await breaker(store)
-    assert (after.state, after.opened_at, after.probe_job_id) == (BreakerState.OPEN, clock.now, None)
+    reopened = await breaker(store)
+    assert (reopened.state, reopened.opened_at, reopened.probe_job_id) == (BreakerState.OPEN, clock.now, None)
     assert (await store.breaker_history("p", limit=1))[0].reason == "probe_without_verdict"
 
 
 async def test_an_interrupted_probe_is_still_the_probe(store: Store) -> None:
-    job = await probe(store)
+    job = await start_probe(store)
     await run_next(store, Requeued())
     assert (await breaker(store)).probe_job_id == job.id
 
@@ -403,7 +403,7 @@ async def test_a_reset_forgets_failures_that_have_not_opened_it(store: Store) ->
 
 
 async def test_a_probe_waits_like_any_job(store: Store) -> None:
-    await probe(store)
+    await start_probe(store)
     assert (await claim_one(store)).submitted_by is SubmittedBy.SCHEDULER
 
 
@@ -411,12 +411,12 @@ async def test_a_probe_waits_like_any_job(store: Store) -> None:
 
 
 def conditions(**fields: Any) -> StartConditions:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "if_running": IfRunning.SKIP,
         "max_polls": None,
         "breaker": BreakerPolicy(threshold=3, reset_after=timedelta(minutes=30)),
     }
-    return StartConditions(**(given | fields))
+    return StartConditions(**(defaults | fields))
 
 
 async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
@@ -424,7 +424,7 @@ async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
     (entry,) = await store.list_schedules()
     assert entry.nominal_at is not None
     job = a_scheduled_job(max_attempts=1, submitted_detail="default")
-    firing = a_run(entry.nominal_at, job, planned_from=entry, **({"conditions": conditions()} | fields))
+    firing = a_firing(entry.nominal_at, job, planned_from=entry, **({"conditions": conditions()} | fields))
     firing = replace(firing, entry=replace(firing.entry, deferred=entry.deferred))
     return (await store.fire(firing)).status, job
 
@@ -444,7 +444,7 @@ async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, 
         await store.put_schedules([an_entry(fingerprint="every 2h")])
     before = await whole_ledger(store)
     job = a_scheduled_job()
-    report = await store.fire(a_run(START, job, planned_from=planned, conditions=conditions()))
+    report = await store.fire(a_firing(START, job, planned_from=planned, conditions=conditions()))
     assert report.status is FireStatus.STALE
     assert await store.get_job(job.id) is None
     assert await whole_ledger(store) == before
@@ -457,14 +457,14 @@ async def test_an_open_breaker_stops_the_scheduler_until_it_has_cooled_down(
     await store.put_schedules([an_entry()])
     await fail_scheduled(store, 3)
     clock.advance(minutes=29)
-    answer, stopped = await fire_next(store)
-    assert (answer, await store.get_job(stopped.id)) == (FireStatus.SKIPPED, None)
+    status, stopped = await fire_next(store)
+    assert (status, await store.get_job(stopped.id)) == (FireStatus.SKIPPED, None)
     clock.advance(minutes=1)
-    answer, probe_job = await fire_next(store)
-    assert answer is FireStatus.FIRED
+    status, probe_job = await fire_next(store)
+    assert status is FireStatus.FIRED
     assert (await breaker(store)).probe_job_id == probe_job.id
-    answer, second = await fire_next(store)
-    assert (answer, await store.get_job(second.id)) == (FireStatus.SKIPPED, None)
+    status, second = await fire_next(store)
+    assert (status, await store.get_job(second.id)) == (FireStatus.SKIPPED, None)
     assert (await breaker(store)).probe_job_id == probe_job.id
     assert [row.outcome for row in await history(store)] == ["skipped", "ran", "skipped"]
 
@@ -473,8 +473,8 @@ async def test_a_run_on_demand_does_not_ask_the_breaker(store: Store) -> None:
     """It only stops the scheduler."""
     await store.put_schedules([an_entry()])
     await fail_scheduled(store, 3)
-    answer, _ = await fire_next(store, conditions=conditions(breaker=None), on_demand=True)
-    assert answer is FireStatus.FIRED
+    status, _ = await fire_next(store, conditions=conditions(breaker=None), on_demand=True)
+    assert status is FireStatus.FIRED
     assert (await breaker(store)).state is BreakerState.OPEN
 
 
@@ -483,11 +483,11 @@ async def test_if_running_skip(store: Store) -> None:
     await store.put_schedules([an_entry()])
     await fire_next(store)
     before = await whole_ledger(store)
-    answer, refused = await fire_next(store, on_demand=True)
-    assert answer is FireStatus.REFUSED_RUNNING
+    status, refused = await fire_next(store, on_demand=True)
+    assert status is FireStatus.REFUSED_RUNNING
     assert await whole_ledger(store) == before
-    answer, skipped = await fire_next(store)
-    assert answer is FireStatus.SKIPPED
+    status, skipped = await fire_next(store)
+    assert status is FireStatus.SKIPPED
     assert [await store.get_job(job.id) for job in (refused, skipped)] == [None, None]
     await run_next(store, ok())
     assert (await fire_next(store))[0] is FireStatus.FIRED
@@ -530,7 +530,7 @@ async def test_if_running_cancel(store: Store) -> None:
     (entry,) = await store.list_schedules()
     assert entry.nominal_at is not None
     new = a_scheduled_job(submitted_detail="default")
-    report = await store.fire(a_run(entry.nominal_at, new, planned_from=entry, conditions=cancelling))
+    report = await store.fire(a_firing(entry.nominal_at, new, planned_from=entry, conditions=cancelling))
     assert [(job.id, job.status, job.reason, job.error) for job in report.ended] == [
         (replaced.id, JobStatus.DEAD, JobReason.CANCELLED, "cancelled while it was queued")
     ]
@@ -570,12 +570,12 @@ async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
     (entry,) = await store.list_schedules()
     job = a_scheduled_job(submitted_detail="default")
     late = replace(
-        a_run(START, job).occurrences[0],
+        a_firing(START, job).occurrences[0],
         outcome=OccurrenceOutcome.LATE,
         reason="outstanding_polls",
         late=HOUR,
     )
-    firing = a_run(
+    firing = a_firing(
         START,
         job,
         entry=replace(entry, deferred=None),
@@ -601,8 +601,8 @@ async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> Non
     """Run_all runs one after the other."""
     await store.put_schedules([an_entry()])
     jobs = [a_scheduled_job() for _ in range(3)]
-    due = tuple(a_run(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
-    firing = a_run(START, jobs[0], occurrences=due, catch_up_jobs=tuple(jobs[1:]), conditions=conditions())
+    due = tuple(a_firing(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
+    firing = a_firing(START, jobs[0], occurrences=due, catch_up_jobs=tuple(jobs[1:]), conditions=conditions())
     assert (await store.fire(firing)).status is FireStatus.FIRED
     for job in jobs:
         assert [claim.job.id for claim in await claim_all(store)] == [job.id]

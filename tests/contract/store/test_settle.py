@@ -144,8 +144,8 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     job = await claim_one(store)
     await settle(store, job, ok(stdout="first"))
     before = await whole_ledger(store)
-    answer = await store.settle(job, failed(stdout="second"), POLICY)
-    assert answer is NotSettled.ALREADY_SETTLED
+    result = await store.settle(job, failed(stdout="second"), POLICY)
+    assert result is NotSettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
     assert [row.result for row in await store.list_executions(job.id)] == ["first"]
     assert (await stored(store, job.id)).status is JobStatus.SUCCEEDED
@@ -155,11 +155,11 @@ async def test_a_result_is_written_although_its_caller_is_cancelled(store: Store
     """Once it is handed in, it counts; the process that made it is gone."""
     await accept(store, a_new_job())
     job = await claim_one(store)
-    handing_in = asyncio.create_task(store.settle(job, ok(stdout="kept"), POLICY))
+    settling = asyncio.create_task(store.settle(job, ok(stdout="kept"), POLICY))
     await asyncio.sleep(0)  # it has been called
-    handing_in.cancel()
+    settling.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await handing_in
+        await settling
     assert await store.settle(job, ok(), POLICY) is NotSettled.ALREADY_SETTLED
     assert [row.result for row in await store.list_executions(job.id)] == ["kept"]
 
@@ -167,25 +167,25 @@ async def test_a_result_is_written_although_its_caller_is_cancelled(store: Store
 async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store, clock: Clock) -> None:
     """The job has moved on; the late result is kept as superseded and changes nothing."""
     await accept(store, a_new_job())
-    lost = await claim_one(store)
+    first = await claim_one(store)
     await store.recover(POLICY)
     clock.advance(minutes=2)
     await store.release_due()
-    again = await claim_one(store)
+    second = await claim_one(store)
     policy = some_policy(a_route(source="echo"))
     late = ok(emitted(), state={"x": 1}, stdout="late")
-    assert await store.settle(lost, late, policy) is NotSettled.SUPERSEDED
-    assert (await stored(store, lost.id)) == await stored(store, again.id)
-    assert (await stored(store, lost.id)).status is JobStatus.RUNNING
+    assert await store.settle(first, late, policy) is NotSettled.SUPERSEDED
+    assert (await stored(store, first.id)) == await stored(store, second.id)
+    assert (await stored(store, first.id)).status is JobStatus.RUNNING
     assert await store.plugin_state("echo") is None
     assert [row.plugin for row in (await store.list_jobs(JobFilter(), limit=9)).rows] == ["echo"]
-    assert [(row.execution, row.status) for row in await store.list_executions(lost.id)] == [
+    assert [(row.execution, row.status) for row in await store.list_executions(first.id)] == [
         (1, LogStatus.ORPHANED),
         (1, LogStatus.SUPERSEDED),
     ]
     assert (await whole_ledger(store))[-1].kind is LedgerKind.JOB_RESULT_SUPERSEDED
-    await settle(store, again, ok())
-    assert (await stored(store, lost.id)).status is JobStatus.SUCCEEDED
+    await settle(store, second, ok())
+    assert (await stored(store, first.id)).status is JobStatus.SUCCEEDED
 
 
 async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) -> None:
@@ -199,11 +199,11 @@ async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) 
 async def test_a_late_result_that_comes_twice_is_recorded_once(store: Store) -> None:
     """Settling twice answers `already_settled`, for a late result too."""
     await accept(store, a_new_job())
-    lost = await claim_one(store)
+    job = await claim_one(store)
     await store.recover(POLICY)
-    assert await store.settle(lost, ok(), POLICY) is NotSettled.SUPERSEDED
+    assert await store.settle(job, ok(), POLICY) is NotSettled.SUPERSEDED
     before = await whole_ledger(store)
-    assert await store.settle(lost, ok(), POLICY) is NotSettled.ALREADY_SETTLED
+    assert await store.settle(job, ok(), POLICY) is NotSettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
 
 
@@ -212,8 +212,8 @@ async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution
     """Log rows are executions; a job that was never claimed has none."""
     job = await stored(store, await accept(store, a_new_job()))
     for status in (JobStatus.QUEUED, JobStatus.RUNNING):
-        never = replace(job, status=status, execution=execution)
-        assert not isinstance(await store.settle(never, ok(), POLICY), Settled)
+        unclaimed = replace(job, status=status, execution=execution)
+        assert not isinstance(await store.settle(unclaimed, ok(), POLICY), Settled)
     assert await store.list_executions(job.id) == ()
 
 
@@ -257,8 +257,8 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
     job = await claim_one(store)
     before = (await store.ledger_range())[1]
     settled = await settle(store, job, ok(emitted(key="k "), emitted("unheard"), state={"n": 1}), policy)
-    assert [type(answer) for answer in settled.started] == [Accepted, Accepted]
-    children = [await stored(store, answer.job_id) for answer in settled.started]
+    assert [type(result) for result in settled.started] == [Accepted, Accepted]
+    children = [await stored(store, result.job_id) for result in settled.started]
     assert [(child.plugin, child.command) for child in children] == [("sink", "handle"), ("other", "poll")]
     for child in children:
         assert (child.parent_job_id, child.submitted_by) == (parent.id, SubmittedBy.ROUTE)
@@ -316,14 +316,14 @@ async def test_a_deep_answer_cannot_keep_a_job_from_ending(store: Store, part: s
     deep: JsonObject = {}
     for _ in range(400):
         deep = {"x": deep}
-    answers = {
+    outcomes = {
         "event": ok(emitted(payload=deep)),
         "state": ok(state=deep),
         "artifact": ok(artifacts=(deep,)),
         "result": ok(emitted(), result=deep),
     }
     job_id = await accept(store, a_new_job("source"))
-    await run_next(store, answers[part], some_policy(a_route()))
+    await run_next(store, outcomes[part], some_policy(a_route()))
     assert (await stored(store, job_id)).status is not JobStatus.RUNNING
 
 
@@ -348,7 +348,7 @@ async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None
         started += settled.started
         for claim in await claim_all(store):
             await settle(store, claim.job, ok())
-    assert [type(answer) for answer in started] == [Accepted, Deduplicated]
+    assert [type(result) for result in started] == [Accepted, Deduplicated]
     assert started[0].job_id == started[1].job_id
 
 
@@ -383,9 +383,9 @@ async def test_state_is_merged_shallowly(store: Store) -> None:
     for state in updates:
         await accept(store, a_new_job())
         await run_next(store, ok(state=state))
-    found = await store.plugin_state("echo")
-    assert found is not None
-    assert found.state == {"a": {"y": 2}, "b": 1, "c": None}
+    state_row = await store.plugin_state("echo")
+    assert state_row is not None
+    assert state_row.state == {"a": {"y": 2}, "b": 1, "c": None}
 
 
 async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
@@ -521,7 +521,7 @@ async def test_two_routes_to_one_target_start_it_once_and_say_so(store: Store) -
     policy = some_policy(a_route(), a_route())
     await accept(store, a_new_job("source"))
     settled = await run_next(store, ok(emitted()), policy)
-    assert len({answer.job_id for answer in settled.started}) == 1
+    assert len({result.job_id for result in settled.started}) == 1
     assert [row.kind for row in await whole_ledger(store)].count(LedgerKind.CHILD_CONFLICT) == 1
 
 

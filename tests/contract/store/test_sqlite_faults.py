@@ -41,7 +41,7 @@ from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 
-def opened(path: Path) -> SqliteStore:
+def open_store(path: Path) -> SqliteStore:
     return open_sqlite_store(path, clock=Clock(), rng=some_rng())
 
 
@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = opened(path)
+    store = open_store(path)
     yield store
     await store.close()
     assert violations(path) == []
@@ -115,7 +115,7 @@ async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) ->
     """Each request is its own; a broken constraint undoes that request alone."""
     twin = a_new_job()
     jobs = [a_new_job() for _ in range(4)]
-    answers = await together(
+    results = await together(
         store,
         submit(store, jobs[0]),
         submit(store, jobs[1], twin, twin),
@@ -123,15 +123,15 @@ async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) ->
         broken_request(store, RuntimeError("defect")),
         submit(store, jobs[3]),
     )
-    assert [type(answer).__name__ for answer in answers] == [
+    assert [type(result).__name__ for result in results] == [
         "tuple",
         "StoreError",
         "tuple",
         "StoreError",
         "tuple",
     ]
-    found = [await store.get_job(job.id) for job in jobs]
-    assert [job is not None for job in found] == [True, False, True, True]
+    stored_jobs = [await store.get_job(job.id) for job in jobs]
+    assert [job is not None for job in stored_jobs] == [True, False, True, True]
     assert await store.get_job(twin.id) is None
     assert store.connection.execute("SELECT 1 FROM store_meta WHERE key = 'broken'").fetchall() == []
 
@@ -140,11 +140,11 @@ async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStor
     """Requests may run twice before they are committed; callers get the state on disk."""
     jobs = [a_new_job() for _ in range(3)]
     twin = a_new_job()
-    answers = await together(
+    results = await together(
         store, *(submit(store, job) for job in jobs[:2]), submit(store, twin, twin), submit(store, jobs[2])
     )
-    for job, answer in zip(jobs, [answers[0], answers[1], answers[3]], strict=True):
-        (accepted,) = answer
+    for job, result in zip(jobs, [results[0], results[1], results[3]], strict=True):
+        (accepted,) = result
         assert isinstance(accepted, Accepted)
         assert (await stored(store, job.id)).seq == accepted.seq
 
@@ -221,9 +221,9 @@ async def test_requests_behind_a_claim_are_not_lost_when_it_fails(
         return await store.run_write(priority, lambda _session: "done")
 
     async with asyncio.timeout(60):
-        full, done = await together(store, claim(), later())
-    assert isinstance(full, StoreFullError)
-    assert done == "done"
+        first, second = await together(store, claim(), later())
+    assert isinstance(first, StoreFullError)
+    assert second == "done"
 
 
 async def test_finishing_work_goes_first(store: SqliteStore) -> None:
@@ -252,8 +252,8 @@ async def test_finishing_work_goes_first(store: SqliteStore) -> None:
 async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is limited to so many requests; all of them are served."""
     monkeypatch.setattr(writer_module, "MAX_REQUESTS", 3)
-    answers = await together(store, *(submit(store, a_new_job()) for _ in range(10)))
-    assert all(isinstance(answer, tuple) for answer in answers)
+    results = await together(store, *(submit(store, a_new_job()) for _ in range(10)))
+    assert all(isinstance(result, tuple) for result in results)
 
 
 async def test_more_submissions_than_the_queue_holds_are_refused(
@@ -263,12 +263,12 @@ async def test_more_submissions_than_the_queue_holds_are_refused(
     await accept(store, a_new_job())
     job = await claim_one(store)
     monkeypatch.setattr(writer_module, "CAPACITY", 2)
-    answers = await together(store, *(submit(store, a_new_job()) for _ in range(3)), settle(store, job, ok()))
-    assert [type(answer).__name__ for answer in answers] == ["tuple", "tuple", "StoreBusyError", "Settled"]
+    results = await together(store, *(submit(store, a_new_job()) for _ in range(3)), settle(store, job, ok()))
+    assert [type(result).__name__ for result in results] == ["tuple", "tuple", "StoreBusyError", "Settled"]
 
 
 async def test_closing_commits_what_waits_and_refuses_what_comes(path: Path) -> None:
-    store = opened(path)
+    store = open_store(path)
     jobs = [a_new_job() for _ in range(20)]
     tasks = [asyncio.ensure_future(submit(store, job)) for job in jobs]
     await asyncio.sleep(0)
@@ -276,21 +276,21 @@ async def test_closing_commits_what_waits_and_refuses_what_comes(path: Path) -> 
     await asyncio.gather(*tasks)
     with pytest.raises(StoreBusyError):
         await submit(store, a_new_job())
-    store = opened(path)
+    store = open_store(path)
     assert len((await store.list_jobs(JobFilter(), limit=50)).rows) == 20
     await store.close()
 
 
 async def test_reading_a_closed_store_is_an_error_of_ours(path: Path) -> None:
     """Port: verbs raise only errors of ours."""
-    store = opened(path)
+    store = open_store(path)
     await store.close()
     with pytest.raises(StoreError):
         await store.queue_counts()
 
 
 async def test_closing_twice_is_harmless(path: Path) -> None:
-    store = opened(path)
+    store = open_store(path)
     await store.close()
     await store.close()
 
@@ -326,7 +326,7 @@ def limit_pages(store: SqliteStore, count: int) -> None:
 
 async def test_a_full_disk_is_reported_and_loses_nothing(store: SqliteStore) -> None:
     """StoreFullError, nothing half-written, and it works again when there is room."""
-    kept = await accept(store, a_new_job())
+    kept_id = await accept(store, a_new_job())
     limit_pages(store, pages(store))
     big = a_new_job(payload={"x": "y" * 200_000})
     with pytest.raises(StoreFullError) as caught:
@@ -334,7 +334,7 @@ async def test_a_full_disk_is_reported_and_loses_nothing(store: SqliteStore) -> 
     assert caught.value.hint
     assert await store.get_job(big.id) is None
     assert await store.list_transitions(big.id) == ()
-    assert await store.get_job(kept) is not None
+    assert await store.get_job(kept_id) is not None
     limit_pages(store, 1_000_000)
     await accept(store, big)
 
@@ -360,7 +360,7 @@ async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: 
     limit_pages(store, pages(store) + 4)
     small = [a_new_job() for _ in range(4)]
     big = a_new_job(payload={"x": "y" * 400_000})
-    answers = await together(
+    results = await together(
         store,
         submit(store, small[0]),
         submit(store, small[1]),
@@ -368,9 +368,9 @@ async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: 
         submit(store, small[2]),
         submit(store, small[3]),
     )
-    assert isinstance(answers[2], StoreFullError)
-    served = [answers[index] for index in (0, 1, 3, 4)]
-    assert all(isinstance(answer, tuple) for answer in served), served
+    assert isinstance(results[2], StoreFullError)
+    served = [results[index] for index in (0, 1, 3, 4)]
+    assert all(isinstance(result, tuple) for result in served), served
     assert [await store.get_job(job.id) is not None for job in (*small, big)] == [True] * 4 + [False]
 
 
@@ -379,10 +379,10 @@ async def test_a_full_disk_never_answers_wrongly(store: SqliteStore) -> None:
     for room in range(0, 40, 3):
         limit_pages(store, pages(store) + room)
         jobs = [a_new_job(payload={"x": "y" * 5000 * n}) for n in range(8)]
-        answers = await together(store, *(submit(store, job) for job in jobs))
-        for job, answer in zip(jobs, answers, strict=True):
-            assert isinstance(answer, tuple | StoreFullError)
-            assert (await store.get_job(job.id) is not None) == isinstance(answer, tuple)
+        results = await together(store, *(submit(store, job) for job in jobs))
+        for job, result in zip(jobs, results, strict=True):
+            assert isinstance(result, tuple | StoreFullError)
+            assert (await store.get_job(job.id) is not None) == isinstance(result, tuple)
         limit_pages(store, 1_000_000)
 
 
@@ -403,26 +403,26 @@ def locked_elsewhere(path: Path) -> Iterator[None]:
     """Another process holds the write lock until the block is left."""
     with subprocess.Popen(
         [sys.executable, "-c", LOCKER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"locked\n"
+    ) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == b"locked\n"
         try:
             yield
         finally:
-            other.communicate()
+            locker.communicate()
 
 
 async def test_a_store_locked_by_another_process_is_busy_and_recovers(path: Path) -> None:
-    store = opened(path)
+    store = open_store(path)
     store.connection.set_busy_timeout(20)
-    kept = await accept(store, a_new_job())
+    kept_id = await accept(store, a_new_job())
     with locked_elsewhere(path):
-        refused = a_new_job()
+        refused_job = a_new_job()
         with pytest.raises(StoreBusyError) as caught:
-            await submit(store, refused)
+            await submit(store, refused_job)
         assert str(path) in caught.value.message
-        assert await store.get_job(kept) is not None, "reads never wait for a writer"
-    assert await store.get_job(refused.id) is None
+        assert await store.get_job(kept_id) is not None, "reads never wait for a writer"
+    assert await store.get_job(refused_job.id) is None
     await accept(store, a_new_job())
     await store.close()
 
@@ -430,17 +430,17 @@ async def test_a_store_locked_by_another_process_is_busy_and_recovers(path: Path
 def test_a_lock_at_start_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "BUSY_TIMEOUT_MS", 20)
     with locked_elsewhere(path), pytest.raises(StoreBusyError):
-        opened(path)
+        open_store(path)
 
 
 # ------------------------------------------------------------------------------- files that are not ours
 
 
-def refused(path: Path, kind: type[StoreError]) -> StoreError:
+def open_refused(path: Path, kind: type[StoreError]) -> StoreError:
     """Opening fails with this error and leaves the file as it is."""
     before = path.read_bytes()
     with pytest.raises(kind) as caught:
-        opened(path)
+        open_store(path)
     assert path.read_bytes() == before
     assert str(path) in caught.value.message
     assert caught.value.hint
@@ -449,14 +449,14 @@ def refused(path: Path, kind: type[StoreError]) -> StoreError:
 
 def test_a_garbage_file_is_refused_untouched(path: Path) -> None:
     path.write_bytes(b"this is no database, but it is a file of some use\n" * 200)
-    refused(path, StoreFailedError)
+    open_refused(path, StoreFailedError)
 
 
 def test_a_foreign_database_is_refused_untouched(path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute("CREATE TABLE photos (id INTEGER PRIMARY KEY, name TEXT)")
     connection.close()
-    refused(path, StoreSchemaError)
+    open_refused(path, StoreSchemaError)
 
 
 async def test_a_store_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
@@ -468,7 +468,7 @@ async def test_a_store_of_the_first_version_is_brought_up_to_date(path: Path) ->
         "INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, created_at) VALUES ('r', 'p', 'f', 'now')"
     )
     connection.close()
-    store = opened(path)
+    store = open_store(path)
     await accept(store, a_new_job())
     await store.close()
     connection = apsw.Connection(str(path))
@@ -511,14 +511,14 @@ async def test_keys_of_a_second_version_go_on_deduplicating(path: Path) -> None:
     ):
         a_job_row(connection, seq, key, status, hold)
     connection.close()
-    store = opened(path)
+    store = open_store(path)
     for key in ("key:done", "key:live", "key:both", "idem:admin:k"):
-        (answer,) = await submit(
+        (result,) = await submit(
             store,
             a_new_job("echo", "handle", dedupe_key=key, dedupe_ttl=1e10),
             dedupe_window=timedelta(days=9999),
         )
-        assert isinstance(answer, Deduplicated), key
+        assert isinstance(result, Deduplicated), key
     await store.close()
     connection = apsw.Connection(str(path))
     keys = [key for (key,) in connection.execute("SELECT dedupe_key FROM job_queue ORDER BY seq")]
@@ -538,12 +538,12 @@ async def test_a_second_version_of_either_kind_gets_its_index(path: Path, index:
         connection.execute("DROP INDEX job_queue_prunable")
         connection.execute("CREATE INDEX job_queue_ended ON job_queue (status, completed_at)")
     connection.close()
-    await opened(path).close()
+    await open_store(path).close()
     connection = apsw.Connection(str(path))
-    found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'").fetchall()
+    indexes = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'").fetchall()
     connection.close()
-    assert ("job_queue_prunable",) in found
-    assert ("job_queue_ended",) not in found
+    assert ("job_queue_prunable",) in indexes
+    assert ("job_queue_ended",) not in indexes
 
 
 #: Columns by the names that are documented for readers of the file.
@@ -559,7 +559,7 @@ def columns_of(connection: apsw.Connection, table: str) -> list[str]:
 
 
 async def test_columns_have_the_documented_names(path: Path) -> None:
-    await opened(path).close()
+    await open_store(path).close()
     connection = apsw.Connection(str(path))
     assert all(name in columns_of(connection, table) for table, name in NAMED.items())
     assert "seq" in columns_of(connection, "plugin_facts")
@@ -568,11 +568,11 @@ async def test_columns_have_the_documented_names(path: Path) -> None:
 
 async def test_a_newer_schema_is_refused_untouched(path: Path) -> None:
     """And the message says which versions."""
-    await opened(path).close()
+    await open_store(path).close()
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", 999)
     connection.close()
-    assert "999" in refused(path, StoreSchemaError).message
+    assert "999" in open_refused(path, StoreSchemaError).message
 
 
 def damage(path: Path, *, page: int, after: int = 0) -> None:
@@ -583,26 +583,26 @@ def damage(path: Path, *, page: int, after: int = 0) -> None:
 
 
 async def test_a_damaged_file_is_refused(path: Path) -> None:
-    store = opened(path)
+    store = open_store(path)
     for _ in range(50):
         await accept(store, a_new_job(payload={"x": "y" * 2000}))
     await store.close()
     damage(path, page=1, after=100)
     with pytest.raises(StoreFailedError) as caught:
-        opened(path)
+        open_store(path)
     assert caught.value.hint
 
 
 async def test_damage_found_later_stops_the_store(path: Path) -> None:
     """Nothing more is written once the file cannot be trusted."""
-    store = opened(path)
+    store = open_store(path)
     await accept(store, a_new_job())
     ((page,),) = store.connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'job_queue_by_plugin'"
     ).fetchall()
     await store.close()
     damage(path, page=int(str(page)))
-    store = opened(path)
+    store = open_store(path)
     for _ in range(2):
         with pytest.raises(StoreFailedError) as caught:
             await submit(store, a_new_job())
@@ -612,14 +612,14 @@ async def test_damage_found_later_stops_the_store(path: Path) -> None:
 
 async def test_a_store_that_has_failed_leaves_its_log_as_it_is(path: Path) -> None:
     """Closing it must not copy the log into a file that is damaged, and then remove the log."""
-    store = opened(path)
+    store = open_store(path)
     await accept(store, a_new_job())
     ((page,),) = store.connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'job_queue_by_plugin'"
     ).fetchall()
     await store.close()
     damage(path, page=int(str(page)))
-    store = opened(path)
+    store = open_store(path)
     with pytest.raises(StoreFailedError):
         await submit(store, a_new_job())
     log = wal_path(path).read_bytes()
@@ -630,7 +630,7 @@ async def test_a_store_that_has_failed_leaves_its_log_as_it_is(path: Path) -> No
 @pytest.mark.parametrize("crashed", [False, True])
 async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path, crashed: bool) -> None:
     """At the start of a daemon, and for anybody after an unclean end."""
-    store = opened(path)
+    store = open_store(path)
     await accept(store, a_new_job())
     ((page,),) = store.connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'job_log_by_plugin'"
@@ -675,11 +675,11 @@ def damage_search_index(path: Path) -> None:
     connection.close()
 
 
-async def found(store: SqliteStore, word: str) -> int:
-    return len((await store.list_log(LogFilter(query=word), limit=10)).rows)
+async def count_found(store: SqliteStore, query: str) -> int:
+    return len((await store.list_log(LogFilter(query=query), limit=10)).rows)
 
 
-async def filled_again(store: SqliteStore) -> None:
+async def fill_index(store: SqliteStore) -> None:
     while await store.index_log():
         pass
 
@@ -693,8 +693,8 @@ async def test_a_damaged_search_index_is_built_anew_and_is_no_damaged_store(
     stats = await store.stats()
     assert stats.damage == ()
     assert stats.search_damage
-    await filled_again(store)
-    assert await found(store, "needle") == 3
+    await fill_index(store)
+    assert await count_found(store, "needle") == 3
     stats = await store.stats()
     assert (stats.damage, stats.search_damage) == ((), ())
 
@@ -703,9 +703,9 @@ async def test_searching_a_damaged_index_has_it_built_anew(store: SqliteStore, p
     await indexed(store, "needle")
     damage_search_index(path)
     with pytest.raises(StoreBusyError, match="built anew"):
-        await found(store, "needle")
-    await filled_again(store)
-    assert await found(store, "needle") == 1
+        await count_found(store, "needle")
+    await fill_index(store)
+    assert await count_found(store, "needle") == 1
 
 
 async def test_adding_to_a_damaged_index_does_not_stop_the_store(store: SqliteStore, path: Path) -> None:
@@ -717,19 +717,19 @@ async def test_adding_to_a_damaged_index_does_not_stop_the_store(store: SqliteSt
     await settle(store, await claim_one(store), ok(stderr="needle"))
     with pytest.raises(StoreBusyError, match="index for searching"):
         await store.index_log()
-    await filled_again(store)
-    assert await found(store, "needle") == 2
+    await fill_index(store)
+    assert await count_found(store, "needle") == 2
     await accept(store, a_new_job())
 
 
 async def test_a_damaged_search_index_does_not_keep_a_store_from_opening(path: Path) -> None:
-    store = opened(path)
+    store = open_store(path)
     await indexed(store, "needle")
     await store.close()
     damage_search_index(path)
     store = open_sqlite_store(path, clock=Clock(), rng=some_rng(), check_integrity=True)
-    await filled_again(store)
-    assert await found(store, "needle") == 1
+    await fill_index(store)
+    assert await count_found(store, "needle") == 1
     await store.close()
 
 
@@ -741,7 +741,7 @@ def empty(path: Path) -> Path:
 
 async def test_an_empty_file_is_a_new_store(empty: Path) -> None:
     path = empty
-    store = opened(path)
+    store = open_store(path)
     await accept(store, a_new_job())
     await store.close()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
@@ -753,7 +753,7 @@ async def test_an_empty_file_is_a_new_store(empty: Path) -> None:
 async def test_a_new_store_is_private(tmp_path: Path) -> None:
     """Directories 0700, files 0600, those beside the database too."""
     path = tmp_path / "new" / "state.db"
-    store = opened(path)
+    store = open_store(path)
     await accept(store, a_new_job())
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
@@ -777,7 +777,7 @@ async def test_a_place_that_cannot_hold_a_store_is_reported(tmp_path: Path, plac
         "proc": Path("/proc/ductile/state.db"),
     }[place]
     with pytest.raises(StoreFailedError) as caught:
-        opened(path)
+        open_store(path)
     assert str(path) in caught.value.message
     assert caught.value.hint
 
@@ -808,18 +808,18 @@ def test_an_unwritable_place_is_reported(tmp_path: Path, exists: bool) -> None:
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     directory.chmod(0o555)
-    answer = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", UNPRIVILEGED, str(path), str(tmp_path / "other.db")],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "cannot be opened for writing" in answer.stdout
-    assert "writable by the user" in answer.stdout
+    assert "cannot be opened for writing" in process.stdout
+    assert "writable by the user" in process.stdout
 
 
 async def created(path: Path) -> None:
-    await opened(path).close()
+    await open_store(path).close()
 
 
 # ----------------------------------------------------------------------------------------- I/O errors
@@ -885,22 +885,22 @@ async def test_an_io_error_stops_the_store_for_every_caller(
     path: Path, disk: FaultyDisk, operation: str, once: bool
 ) -> None:
     """After an I/O error never retry: fail the store; a restart finds all that was acknowledged."""
-    store = opened(path)
-    kept = [await accept(store, a_new_job()) for _ in range(5)]
+    store = open_store(path)
+    kept_ids = [await accept(store, a_new_job()) for _ in range(5)]
     disk.fails, disk.once = operation, once
-    lost = [a_new_job() for _ in range(4)]
-    answers = await together(store, *(submit(store, job) for job in lost))
-    assert [type(answer) for answer in answers] == [StoreFailedError] * len(lost)
+    failed_jobs = [a_new_job() for _ in range(4)]
+    results = await together(store, *(submit(store, job) for job in failed_jobs))
+    assert [type(result) for result in results] == [StoreFailedError] * len(failed_jobs)
     disk.fails = None
     with pytest.raises(StoreFailedError) as caught:
         await submit(store, a_new_job())
     assert caught.value.hint
     await close_quietly(store)
     disk.repair()
-    again = opened(path)
-    assert all([await again.get_job(job_id) is not None for job_id in kept])
-    await accept(again, a_new_job())
-    await again.close()
+    reopened = open_store(path)
+    assert all([await reopened.get_job(job_id) is not None for job_id in kept_ids])
+    await accept(reopened, a_new_job())
+    await reopened.close()
     assert violations(path) == []
 
 
@@ -908,20 +908,20 @@ async def test_the_caller_of_a_failed_commit_learns_that_it_may_be_on_disk(
     path: Path, disk: FaultyDisk, tmp_path: Path
 ) -> None:
     """A commit was written and its fsync failed. Killed now, the job is there afterwards."""
-    store = opened(path)
+    store = open_store(path)
     job = a_new_job()
     disk.fails, disk.once = "sync", True
     with pytest.raises(StoreFailedError) as caught:
         await submit(store, job)
-    left = tmp_path / "left"
-    left.mkdir()
+    copy = tmp_path / "left"
+    copy.mkdir()
     for name in ("state.db", "state.db-wal"):
-        shutil.copy(path.with_name(name), left)
+        shutil.copy(path.with_name(name), copy)
     await close_quietly(store)
     disk.repair()
-    again = opened(left / "state.db")
-    assert await again.get_job(job.id) is not None
-    await again.close()
+    reopened = open_store(copy / "state.db")
+    assert await reopened.get_job(job.id) is not None
+    await reopened.close()
     assert "may be on disk or not" in str(caught.value.hint)
 
 
@@ -931,7 +931,7 @@ async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is
     path: Path, disk: FaultyDisk, operation: str, after: int
 ) -> None:
     """Promise 1: a failing request makes its batch run again; a job accepted then is on disk."""
-    store = opened(path)
+    store = open_store(path)
     jobs = [a_new_job(payload={"x": "y" * 3000}) for _ in range(6)]
 
     async def break_then_fail() -> None:
@@ -944,25 +944,25 @@ async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is
         await store.run_write(Priority.ENQUEUE, work)
 
     verbs = [submit(store, job) for job in jobs]
-    answers = await together(store, *verbs[:3], break_then_fail(), *verbs[3:])
-    del answers[3]
+    results = await together(store, *verbs[:3], break_then_fail(), *verbs[3:])
+    del results[3]
     await close_quietly(store)
     disk.repair()
-    again = opened(path)
-    for job, answer in zip(jobs, answers, strict=True):
-        if not isinstance(answer, Exception):
-            assert await again.get_job(job.id) is not None, "acknowledged and lost"
-    await again.close()
+    reopened = open_store(path)
+    for job, result in zip(jobs, results, strict=True):
+        if not isinstance(result, Exception):
+            assert await reopened.get_job(job.id) is not None, "acknowledged and lost"
+    await reopened.close()
     assert violations(path) == []
 
 
 async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of_it(path: Path) -> None:
     """The same if a request meets the I/O error and SQLite has rolled everything back."""
-    store = opened(path)
+    store = open_store(path)
     jobs = [a_new_job() for _ in range(4)]
     runs = 0
 
-    def meets_the_disk(_session: Session) -> None:
+    def fail_as_the_disk_does(_session: Session) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
@@ -970,29 +970,33 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
         store.connection.execute("ROLLBACK").fetchall()  # what SQLite does by itself after such an error
         raise apsw.IOError("injected")
 
-    answers = await together(
+    results = await together(
         store,
         submit(store, jobs[0]),
         submit(store, jobs[1]),
-        store.run_write(Priority.ENQUEUE, meets_the_disk),
+        store.run_write(Priority.ENQUEUE, fail_as_the_disk_does),
         submit(store, jobs[2]),
         submit(store, jobs[3]),
     )
-    del answers[2]
+    del results[2]
     await close_quietly(store)
-    again = opened(path)
-    told_yes = [not isinstance(answer, Exception) for answer in answers]
-    on_disk = [await again.get_job(job.id) is not None for job in jobs]
-    await again.close()
-    assert [(yes, there) for yes, there in zip(told_yes, on_disk, strict=True) if yes and not there] == []
+    reopened = open_store(path)
+    acknowledged = [not isinstance(result, Exception) for result in results]
+    stored_flags = [await reopened.get_job(job.id) is not None for job in jobs]
+    await reopened.close()
+    assert [
+        (is_acknowledged, is_stored)
+        for is_acknowledged, is_stored in zip(acknowledged, stored_flags, strict=True)
+        if is_acknowledged and not is_stored
+    ] == []
 
 
 async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> None:
     """Also when the transaction is still there after it."""
-    store = opened(path)
+    store = open_store(path)
     runs = 0
 
-    def meets_the_disk(_session: Session) -> None:
+    def fail_as_the_disk_does(_session: Session) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
@@ -1000,7 +1004,7 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
         raise apsw.IOError("injected")
 
     with pytest.raises(StoreError):
-        await store.run_write(Priority.ENQUEUE, meets_the_disk)
+        await store.run_write(Priority.ENQUEUE, fail_as_the_disk_does)
     with pytest.raises(StoreFailedError):
         await submit(store, a_new_job())
     await close_quietly(store)
@@ -1010,8 +1014,8 @@ async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting and later callers get an error, and the store can still be closed."""
-    store = opened(path)
-    kept = await accept(store, a_new_job())
+    store = open_store(path)
+    kept_id = await accept(store, a_new_job())
 
     def defect(_session: SqliteSession) -> None:
         raise ZeroDivisionError
@@ -1025,16 +1029,16 @@ async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
         with pytest.raises(StoreFailedError, match="ZeroDivisionError"):
             await submit(store, a_new_job())
         await store.close()
-    again = opened(path)
-    assert [job.id for job in (await again.list_jobs(JobFilter(), limit=9)).rows] == [kept]
-    await again.close()
+    reopened = open_store(path)
+    assert [job.id for job in (await reopened.list_jobs(JobFilter(), limit=9)).rows] == [kept_id]
+    await reopened.close()
 
 
 async def test_a_reader_that_opens_the_store_after_its_log_was_removed_is_no_obstacle_to_the_rescue(
     path: Path,
 ) -> None:
     """SQLite creates an empty log for each new connection that finds none."""
-    store = opened(path)
+    store = open_store(path)
     job_id = await accept(store, a_new_job())
     wal_path(path).unlink()
     with contextlib.suppress(StoreError):  # what it reads is not what the log has
@@ -1043,14 +1047,14 @@ async def test_a_reader_that_opens_the_store_after_its_log_was_removed_is_no_obs
     await store.close()
     assert store.rescue == Rescue(path=path, in_place=True)
     assert not wal_path(path).exists()
-    again = opened(path)
-    assert (await stored(again, job_id)).id == job_id
-    await again.close()
+    reopened = open_store(path)
+    assert (await stored(reopened, job_id)).id == job_id
+    await reopened.close()
 
 
 async def test_a_log_that_another_program_has_put_there_is_left_alone(path: Path) -> None:
     """It may hold transactions. What was accepted is saved beside it."""
-    store = opened(path)
+    store = open_store(path)
     job_id = await accept(store, a_new_job())
     wal_path(path).unlink()
     wal_path(path).write_bytes(b"not empty")
@@ -1058,6 +1062,6 @@ async def test_a_log_that_another_program_has_put_there_is_left_alone(path: Path
     assert wal_path(path).read_bytes() == b"not empty"
     assert isinstance(store.rescue, Rescue)
     assert not store.rescue.in_place
-    rescued = opened(store.rescue.path)
+    rescued = open_store(store.rescue.path)
     assert (await stored(rescued, job_id)).id == job_id
     await rescued.close()

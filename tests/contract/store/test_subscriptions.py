@@ -35,9 +35,9 @@ def a_keyed_job(url: str | None = None, *events: str, **fields: Any) -> NewJob:
 
 
 async def duplicate(store: Store, job: NewJob) -> Deduplicated:
-    (answer,) = await submit(store, job)
-    assert isinstance(answer, Deduplicated), answer
-    return answer
+    (result,) = await submit(store, job)
+    assert isinstance(result, Deduplicated), result
+    return result
 
 
 async def sent_to(store: Store, url: str) -> list[Delivery]:
@@ -51,8 +51,8 @@ async def states(store: Store, url: str) -> list[str]:
 
 async def test_a_duplicate_while_the_job_is_queued(store: Store) -> None:
     job_id = await accept(store, a_keyed_job(FIRST))
-    answer = await duplicate(store, a_keyed_job(SECOND))
-    assert (answer.job_id, answer.subscribed) == (job_id, True)
+    result = await duplicate(store, a_keyed_job(SECOND))
+    assert (result.job_id, result.subscribed) == (job_id, True)
     await run_next(store, ok())
     assert await states(store, FIRST) == ["queued", "loading", "done"]
     assert await states(store, SECOND) == ["loading", "done"]
@@ -104,8 +104,8 @@ async def test_the_same_url_configured_and_named_is_sent_each_state_once(store: 
 async def test_a_duplicate_does_not_subscribe_the_configured_url(store: Store) -> None:
     """The existing job keeps what it was submitted with."""
     await accept(store, a_keyed_job())
-    answer = await duplicate(store, a_keyed_job(configured_callback=reporting_to(SECOND)))
-    assert answer.subscribed is None
+    result = await duplicate(store, a_keyed_job(configured_callback=reporting_to(SECOND)))
+    assert result.subscribed is None
     await duplicate(store, a_keyed_job(FIRST, configured_callback=reporting_to(SECOND)))
     await run_next(store, ok())
     assert await states(store, FIRST) == ["loading", "done"]
@@ -136,8 +136,8 @@ async def test_the_same_url_is_subscribed_once_with_the_states_of_both(store: St
 
 async def test_the_end_of_a_job_is_delivered_once_to_each_url(store: Store) -> None:
     await accept(store, a_keyed_job())
-    answered = '{"status": "ok", "result": "hi"}'
-    await run_next(store, ok(result="hi", artifacts=({"name": "a"},), stdout=answered))
+    stdout = '{"status": "ok", "result": "hi"}'
+    await run_next(store, ok(result="hi", artifacts=({"name": "a"},), stdout=stdout))
     for _ in range(2):
         for url in (FIRST, SECOND):
             assert (await duplicate(store, a_keyed_job(url))).subscribed is True
@@ -165,22 +165,25 @@ async def test_instants_of_one_job_strictly_increase(store: Store) -> None:
     await settle(store, job, failed())
     await store.retry(job_id, POLICY)
     await run_next(store, ok())
-    stamps = [json.loads(row.body)["timestamp"] for row in await sent_to(store, FIRST)]
-    assert len(stamps) == 7
-    assert stamps == sorted(set(stamps))
+    timestamps = [json.loads(row.body)["timestamp"] for row in await sent_to(store, FIRST)]
+    assert len(timestamps) == 7
+    assert timestamps == sorted(set(timestamps))
     await duplicate(store, a_keyed_job(SECOND))
-    (late,) = await sent_to(store, SECOND)
-    assert json.loads(late.body)["timestamp"] == stamps[-1]
+    (late_delivery,) = await sent_to(store, SECOND)
+    assert json.loads(late_delivery.body)["timestamp"] == timestamps[-1]
 
 
 async def test_a_url_does_not_wait_for_the_first_attempts_of_another(store: Store, clock: Clock) -> None:
     await accept(store, a_keyed_job(FIRST))
     await duplicate(store, a_keyed_job(SECOND))
     await claim_all(store)
-    taken = await store.claim_deliveries(
+    claimed = await store.claim_deliveries(
         DeliveryCapacity(total=9, per_receiver=9), retry_at=clock.now + timedelta(minutes=1)
     )
-    assert {(one.url, one.state) for one in taken.deliveries} == {(FIRST, "queued"), (SECOND, "loading")}
+    assert {(delivery.url, delivery.state) for delivery in claimed.deliveries} == {
+        (FIRST, "queued"),
+        (SECOND, "loading"),
+    }
 
 
 async def test_a_job_has_so_many_urls_and_no_more(store: Store) -> None:
@@ -206,13 +209,13 @@ async def test_it_is_durable(store_factory: StoreFactory) -> None:
 
 async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) -> None:
     await accept(store, a_keyed_job(FIRST))
-    room, later = DeliveryCapacity(total=9, per_receiver=9), clock.now + timedelta(minutes=1)
-    (one,) = (await store.claim_deliveries(room, retry_at=later)).deliveries
-    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=410)))
+    capacity, later = DeliveryCapacity(total=9, per_receiver=9), clock.now + timedelta(minutes=1)
+    (delivery,) = (await store.claim_deliveries(capacity, retry_at=later)).deliveries
+    await store.report_delivery(DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(http_status=410)))
     clock.advance(days=1)
-    assert (await store.claim_deliveries(room, retry_at=later)).deliveries == ()
+    assert (await store.claim_deliveries(capacity, retry_at=later)).deliveries == ()
     (row,) = (await store.list_deliveries(DeliveryFilter(status=DeliveryStatus.GONE), limit=9)).rows
-    assert (row.id, row.last_status) == (one.id, 410)
+    assert (row.id, row.last_status) == (delivery.id, 410)
 
 
 async def test_subscriptions_go_with_their_job(
@@ -231,23 +234,23 @@ async def test_subscriptions_go_with_their_job(
 
 async def test_deliveries_of_an_older_store_are_kept(tmp_path: Path) -> None:
     connection = apsw.Connection(str(tmp_path / "old.db"))
-    known = migrations()
-    for version, sql in known[:2]:
+    all_migrations = migrations()
+    for version, sql in all_migrations[:2]:
         _apply(connection, version, sql)
-    row = (
+    insert = (
         "INSERT INTO state_deliveries"
         " (seq, id, job_id, sequence, state, url, receiver, body, status, next_attempt_at, created_at)"
         " VALUES (?, ?, 'j', ?, 'queued', 'u', 'r', '{}', 'pending', 'n', 'c')"
     )
     for number in (1, 2, 9):
-        connection.execute(row, (number, f"d{number}", number))
+        connection.execute(insert, (number, f"d{number}", number))
     connection.execute("DELETE FROM state_deliveries WHERE seq = 9")
-    columns = [each[1] for each in connection.execute("PRAGMA table_info(state_deliveries)")]
-    read = f"SELECT {', '.join(columns)} FROM state_deliveries"  # noqa: S608 - names of columns
-    before = connection.execute(read).fetchall()
-    for version, sql in known[2:]:
+    columns = [column[1] for column in connection.execute("PRAGMA table_info(state_deliveries)")]
+    query = f"SELECT {', '.join(columns)} FROM state_deliveries"  # noqa: S608 - names of columns
+    before = connection.execute(query).fetchall()
+    for version, sql in all_migrations[2:]:
         _apply(connection, version, sql)
-    assert connection.execute(read).fetchall() == before
-    connection.execute(row.replace("?, ?, 'j'", "NULL, ?, 'j'"), ("d10", 10))
+    assert connection.execute(query).fetchall() == before
+    connection.execute(insert.replace("?, ?, 'j'", "NULL, ?, 'j'"), ("d10", 10))
     assert connection.execute("SELECT max(seq) FROM state_deliveries").fetchall() == [(10,)]
     connection.close()

@@ -30,13 +30,13 @@ async def test_claims_that_wait_together_share_the_ready_jobs_in_their_order(sto
 
 async def test_claims_that_wait_together_keep_their_own_owner_and_caps(store: Store) -> None:
     ids = [await accept(store, a_new_job()) for _ in range(3)]
-    one, none, other = await asyncio.gather(
+    first, second, third = await asyncio.gather(
         claim_all(store, limit=1, owner="one"),
         claim_all(store, caps=Caps(workers=0), owner="one"),
         claim_all(store, limit=2, owner="other"),
     )
-    assert none == []
-    assert [(claim.job.id, claim.job.owner) for claim in (*one, *other)] == list(
+    assert second == []
+    assert [(claim.job.id, claim.job.owner) for claim in (*first, *third)] == list(
         zip(ids, ("one", "other", "other"), strict=True)
     )
 
@@ -59,8 +59,8 @@ async def test_jobs_that_end_together_are_each_judged_by_what_is_stored(store: S
             "running>succeeded:completed",
         ]
     alone = await accept(store, a_new_job())
-    (claim, also) = await claim_all(store)
-    assert [claim.job.id, also.job.id] == [waiting, alone]
+    (claim, last) = await claim_all(store)
+    assert [claim.job.id, last.job.id] == [waiting, alone]
     await store.cancel(claim.job.id, POLICY)
     expected = await settle(store, claim.job, ok())
     assert isinstance(ends[0], Settled)

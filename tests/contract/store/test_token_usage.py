@@ -28,11 +28,11 @@ def a_charge(**limits: Any) -> TokenCharge:
     return TokenCharge(token=AGENT, limits=TokenLimits(**limits))
 
 
-async def used(store: Store, period: Period = Period.DAY, target: str = ALL_JOBS) -> int:
+async def count_used(store: Store, period: Period = Period.DAY, target: str = ALL_JOBS) -> int:
     return (await store.token_usage(AGENT)).periods.get((target, period), PeriodUsage()).jobs
 
 
-async def spent(store: Store) -> float:
+async def cost_spent(store: Store) -> float:
     return (await store.token_usage(AGENT)).periods.get((ALL_JOBS, Period.DAY), PeriodUsage()).cost
 
 
@@ -43,8 +43,8 @@ async def test_children_of_a_job_have_its_token(store: Store) -> None:
     """Routes and hooks start jobs for the token that submitted the first one."""
     policy = some_policy(a_route(source="echo"))
     await accept(store, a_new_job("echo", token=AGENT))
-    done = await run_next(store, ok(emitted("found", {})), policy)
-    (child,) = done.started
+    settled = await run_next(store, ok(emitted("found", {})), policy)
+    (child,) = settled.started
     assert (await stored(store, child.job_id)).token == AGENT
 
 
@@ -69,7 +69,7 @@ async def test_the_cost_of_each_execution_adds_up_in_its_job(store: Store, clock
     await run_next(store, ok(cost=0.5))
     assert (await stored(store, job_id)).cost == 0.75
     assert [row.cost for row in await store.list_executions(job_id)] == [0.25, 0.5]
-    assert await spent(store) == 0.75
+    assert await cost_spent(store) == 0.75
 
 
 async def test_a_job_without_reported_cost_has_none(store: Store) -> None:
@@ -84,7 +84,7 @@ async def test_the_cost_of_a_run_is_counted_once(store: Store) -> None:
     run_id = await begin_run(store, policy, token=AGENT)
     await settle(store, await claim_one(store), ok(cost=2.0), policy)
     assert (await stored(store, run_id)).status is JobStatus.SUCCEEDED
-    assert await spent(store) == 2.0
+    assert await cost_spent(store) == 2.0
 
 
 async def test_a_cancelled_execution_has_cost_what_it_reported(store: Store) -> None:
@@ -92,7 +92,7 @@ async def test_a_cancelled_execution_has_cost_what_it_reported(store: Store) -> 
     job = await claim_one(store)
     await store.cancel(job.id, some_policy())
     await store.settle(job, ok(cost=1.5), some_policy())
-    assert await spent(store) == 1.5
+    assert await cost_spent(store) == 1.5
 
 
 async def test_a_late_result_has_cost_what_it_reported(store: Store) -> None:
@@ -102,7 +102,7 @@ async def test_a_late_result_has_cost_what_it_reported(store: Store) -> None:
     await settle(store, job, Orphaned())
     await store.settle(job, ok(cost=1.5), some_policy())
     await store.settle(job, ok(cost=1.5), some_policy())
-    assert await spent(store) == 1.5
+    assert await cost_spent(store) == 1.5
 
 
 # ------------------------------------------------------------------------------------------- limits
@@ -127,9 +127,9 @@ async def test_a_job_over_the_limit_is_refused_with_everything_around_it(store: 
     await submit(store, a_job(), a_job(), charge=charge)
     with pytest.raises(LimitReachedError, match="has started 2 jobs this hour; its limit jobs_per_hour is 3"):
         await submit(store, a_job(), a_job(), charge=charge)
-    assert (await used(store, Period.HOUR), (await store.queue_counts()).depth) == (2, 2)
+    assert (await count_used(store, Period.HOUR), (await store.queue_counts()).depth) == (2, 2)
     await submit(store, a_job(), charge=charge)
-    assert await used(store, Period.HOUR) == 3
+    assert await count_used(store, Period.HOUR) == 3
 
 
 async def test_the_error_tells_the_limit_and_when_it_resets(store: Store, clock: Clock) -> None:
@@ -163,7 +163,7 @@ async def test_an_hour_and_a_day_begin_again_by_themselves(store: Store, clock: 
     assert raised.value.details["limit"] == "jobs_per_day"
     clock.advance(minutes=1)
     await submit(store, a_job(), charge=charge)
-    assert (await used(store, Period.HOUR), await used(store)) == (1, 1)
+    assert (await count_used(store, Period.HOUR), await count_used(store)) == (1, 1)
 
 
 async def test_a_clock_that_is_set_back_gives_no_new_hour(store: Store, clock: Clock) -> None:
@@ -182,7 +182,7 @@ async def test_a_duplicate_is_not_counted(store: Store) -> None:
     (first,) = await submit(store, a_job(**key), charge=charge)
     (second,) = await submit(store, a_job(**key), charge=charge)
     assert isinstance(second, Deduplicated)
-    assert (second.job_id, await used(store)) == (first.job_id, 1)
+    assert (second.job_id, await count_used(store)) == (first.job_id, 1)
 
 
 async def test_concurrent_submissions_take_exactly_what_is_left(store_factory: StoreFactory) -> None:
@@ -192,10 +192,10 @@ async def test_concurrent_submissions_take_exactly_what_is_left(store_factory: S
         stores.append(await store_factory.open())
     charge = a_charge(jobs_per_day=7)
     calls = [submit(stores[number % len(stores)], a_job(), charge=charge) for number in range(20)]
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    refused = [answer for answer in answers if isinstance(answer, BaseException)]
-    assert {type(answer) for answer in refused} == {LimitReachedError}
-    assert (len(refused), await used(stores[0])) == (13, 7)
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, BaseException)]
+    assert {type(result) for result in refused} == {LimitReachedError}
+    assert (len(refused), await count_used(stores[0])) == (13, 7)
 
 
 async def test_the_count_survives_a_restart(store_factory: StoreFactory) -> None:
@@ -227,7 +227,7 @@ async def test_a_run_is_one_unfinished_job(store: Store) -> None:
     assert (await store.token_usage(AGENT)).running == {ALL_JOBS: 1, "pipeline:flow": 1}
     await run_until_idle(store, policy)
     assert (await store.token_usage(AGENT)).running == {}
-    assert await used(store, target="pipeline:flow") == 1
+    assert await count_used(store, target="pipeline:flow") == 1
 
 
 async def test_limits_of_one_plugin_leave_others_alone(store: Store) -> None:

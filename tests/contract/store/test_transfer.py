@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builders.filled_stores import ODD_TEXT, everything, fill
+from builders.filled_stores import ODD_TEXT, fill, read_everything
 from builders.invariants import violations
 from builders.jobs import START, a_new_job, ok, some_policy
 from builders.postgres import store_url
@@ -38,8 +38,8 @@ FILLED = {
 POLICY = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
 
 
-def quiet(_step: str, done: int, of: int) -> None:
-    assert 0 <= done <= of
+def quiet(_step: str, rows: int, total: int) -> None:
+    assert 0 <= rows <= total
 
 
 def location(kind: StoreKind, directory: Path) -> StateLocation:
@@ -82,7 +82,7 @@ def content(kind: StoreKind, directory: Path) -> list[Any]:
     async def read() -> list[Any]:
         factory = StoreFactory(kind=kind, directory=directory)
         try:
-            return await everything(await factory.open())
+            return await read_everything(await factory.open())
         finally:
             await factory.close()
 
@@ -91,29 +91,33 @@ def content(kind: StoreKind, directory: Path) -> list[Any]:
 
 def test_a_store_survives_the_way_to_postgres_and_back(filled: Path, tmp_path: Path) -> None:
     """All rows of all tables are equal, whichever database they were in, and so is what verbs read."""
-    there, back = tmp_path / "there", tmp_path / "back"
-    steps = [location(SQLITE, filled), location(POSTGRES, there), location(SQLITE, back)]
-    before = all_rows(steps[0])
-    done = move(steps[0], steps[1])
-    move(steps[1], steps[2])
+    postgres_directory, sqlite_directory = tmp_path / "there", tmp_path / "back"
+    locations = [
+        location(SQLITE, filled),
+        location(POSTGRES, postgres_directory),
+        location(SQLITE, sqlite_directory),
+    ]
+    before = all_rows(locations[0])
+    report = move(locations[0], locations[1])
+    move(locations[1], locations[2])
     counts = {name: len(rows) for name, rows in before.items()} | {"store_meta": 1}
-    assert {each["table"]: each["rows"] for each in done["tables"]} == counts
+    assert {table["table"]: table["rows"] for table in report["tables"]} == counts
     assert {name for name, rows in before.items() if rows} >= FILLED
     assert ODD_TEXT in [row[column] for row in before["job_log"] for column in range(len(row))]
-    for place in steps[1:]:
-        after = all_rows(place)
+    for copy in locations[1:]:
+        after = all_rows(copy)
         # A database has the version of its schema and of its full text there; the id of the store is copied.
         assert store_id(after.pop("store_meta")) == store_id(before["store_meta"])
         assert after == {name: rows for name, rows in before.items() if name != "store_meta"}
     expected = content(SQLITE, filled)
-    assert content(POSTGRES, there) == expected
-    assert content(SQLITE, back) == expected
+    assert content(POSTGRES, postgres_directory) == expected
+    assert content(SQLITE, sqlite_directory) == expected
     assert len(expected[6]) == 1  # found by a word of its output
 
 
 def test_new_rows_get_numbers_above_all_that_were_given_out(filled: Path, tmp_path: Path) -> None:
     """Also if the newest rows have been removed; and the next job gets a number and a place in the ledger."""
-    there, back = tmp_path / "there", tmp_path / "back"
+    postgres_directory, sqlite_directory = tmp_path / "there", tmp_path / "back"
 
     async def newest_fact(kind: StoreKind, directory: Path) -> int:
         factory = StoreFactory(kind=kind, directory=directory)
@@ -125,11 +129,11 @@ def test_new_rows_get_numbers_above_all_that_were_given_out(filled: Path, tmp_pa
         await factory.close()
         return fact.seq
 
-    move(location(SQLITE, filled), location(POSTGRES, there))
-    assert asyncio.run(newest_fact(POSTGRES, there)) == 901
-    POSTGRES.run_sql(there, "DELETE FROM plugin_facts WHERE id = 901")
-    move(location(POSTGRES, there), location(SQLITE, back))
-    assert asyncio.run(newest_fact(SQLITE, back)) == 902
+    move(location(SQLITE, filled), location(POSTGRES, postgres_directory))
+    assert asyncio.run(newest_fact(POSTGRES, postgres_directory)) == 901
+    POSTGRES.run_sql(postgres_directory, "DELETE FROM plugin_facts WHERE id = 901")
+    move(location(POSTGRES, postgres_directory), location(SQLITE, sqlite_directory))
+    assert asyncio.run(newest_fact(SQLITE, sqlite_directory)) == 902
 
 
 async def test_a_backup_of_a_busy_store_is_one_instant_of_it(tmp_path: Path) -> None:
@@ -170,12 +174,12 @@ def test_a_target_with_rows_is_refused(filled: Path, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_creates_nothing(filled: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    wanted = a_request(location(SQLITE, filled), location(POSTGRES, there), dry_run=True)
-    done: dict[str, Any] = move_store(wanted, quiet)
-    assert done["moved"] is False
-    assert {"table": "failure_notices", "rows": 1} in done["tables"]
-    assert rows_of_postgres(there) == [(0,)]
+    postgres_directory = tmp_path / "there"
+    request = a_request(location(SQLITE, filled), location(POSTGRES, postgres_directory), dry_run=True)
+    report: dict[str, Any] = move_store(request, quiet)
+    assert report["moved"] is False
+    assert {"table": "failure_notices", "rows": 1} in report["tables"]
+    assert rows_of_postgres(postgres_directory) == [(0,)]
     target = SqliteLocation(path=filled / "other.db")
     move_store(a_request(location(SQLITE, filled), target, dry_run=True), quiet)
     assert not target.path.exists()
@@ -187,10 +191,10 @@ async def test_a_postgres_store_in_use_is_refused(filled: Path, tmp_path: Path, 
     factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
     store = await factory.open()
     await accept(store, a_new_job())
-    there, other = location(POSTGRES, tmp_path), SqliteLocation(path=tmp_path / "new.db")
-    wanted = (there, other) if direction == "from" else (location(SQLITE, filled), there)
+    postgres, other = location(POSTGRES, tmp_path), SqliteLocation(path=tmp_path / "new.db")
+    locations = (postgres, other) if direction == "from" else (location(SQLITE, filled), postgres)
     with pytest.raises(ConflictError, match=r"in use: ductile writer from .* \(server process \d+\)"):
-        await asyncio.to_thread(move, *wanted)
+        await asyncio.to_thread(move, *locations)
     await factory.close()
     assert not other.path.exists()
 
@@ -207,12 +211,12 @@ def test_an_sqlite_store_in_use_is_refused(filled: Path, tmp_path: Path) -> None
 
 async def test_no_daemon_can_open_a_store_that_is_being_moved(tmp_path: Path) -> None:
     """Neither the source nor the target, so that no job is accepted that the copy does not have."""
-    place = location(POSTGRES, tmp_path)
+    postgres = location(POSTGRES, tmp_path)
     factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
-    with open_target(place, START), pytest.raises(StoreBusyError, match="being moved"):
+    with open_target(postgres, START), pytest.raises(StoreBusyError, match="being moved"):
         await factory.open()
     store = await factory.open()
-    with open_source(place, START), pytest.raises(StoreBusyError, match="being moved"):
+    with open_source(postgres, START), pytest.raises(StoreBusyError, match="being moved"):
         await accept(store, a_new_job())
     await factory.close()
 
@@ -295,23 +299,26 @@ def test_a_command_that_is_killed_leaves_no_copy_behind(
     filled: Path, tmp_path: Path, kind: StoreKind, step: str
 ) -> None:
     """Whatever it was doing: the source is as it was, the target is not there, and it can be run again."""
-    there = tmp_path / "there"
-    there.mkdir()
-    source, target = location(SQLITE, filled), location(kind, there)
+    target_directory = tmp_path / "there"
+    target_directory.mkdir()
+    source, target = location(SQLITE, filled), location(kind, target_directory)
     before = all_rows(source)
-    words = [filled / "state.db", there / "state.db" if kind is SQLITE else store_url(there)]
-    killed = run([sys.executable, "-c", _KILLED, *map(str, words), step], env=os.environ, check=False)
+    addresses = [
+        filled / "state.db",
+        target_directory / "state.db" if kind is SQLITE else store_url(target_directory),
+    ]
+    killed = run([sys.executable, "-c", _KILLED, *map(str, addresses), step], env=os.environ, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert all_rows(source) == before
     if kind is SQLITE:
-        assert not (there / "state.db").exists()
-        assert (there / f"state.db{UNFINISHED_SUFFIX}").exists()
+        assert not (target_directory / "state.db").exists()
+        assert (target_directory / f"state.db{UNFINISHED_SUFFIX}").exists()
     else:
-        wait_until_unused(there)
-        assert rows_of_postgres(there) == [(0,)]
+        wait_until_unused(target_directory)
+        assert rows_of_postgres(target_directory) == [(0,)]
     move(source, target)
     assert all_rows(target)["ledger"] == before["ledger"]
-    assert not (there / f"state.db{UNFINISHED_SUFFIX}").exists()
+    assert not (target_directory / f"state.db{UNFINISHED_SUFFIX}").exists()
 
 
 def wait_until_unused(directory: Path) -> None:

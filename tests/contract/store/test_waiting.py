@@ -180,15 +180,15 @@ async def test_suspects_of_a_crash_start_one_at_a_time(store: Store, clock: Cloc
     await claim_all(store)
     await crash(store, clock, *ids)
     innocent = await accept(store, a_new_job("other"))
-    seen = []
+    claimed_ids = []
     for _ in ids:
         claims = await claim_all(store)
         suspects = [claim.job for claim in claims if claim.job.id != innocent]
         assert len(suspects) == 1
-        seen += [job.id for job in suspects]
+        claimed_ids += [job.id for job in suspects]
         for claim in claims:
             await settle(store, claim.job, ok())
-    assert seen == ids
+    assert claimed_ids == ids
     assert await claim_all(store) == []
 
 
@@ -261,19 +261,19 @@ async def test_queued_jobs_of_plugins_are_ended(store: Store) -> None:
     """Jobs of a removed plugin become dead/plugin_removed; running ones are left alone."""
     running = await accept(store, a_new_job("gone"))
     await claim_all(store)
-    gone = await accept(store, a_new_job("gone"))
-    kept = await accept(store, a_new_job("kept"))
-    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, POLICY, plugins=["gone"])
-    assert [(job.id, job.status, job.reason) for job in moved.jobs] == [
-        (gone, JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
+    gone_id = await accept(store, a_new_job("gone"))
+    kept_id = await accept(store, a_new_job("kept"))
+    result = await store.end_queued(JobReason.PLUGIN_REMOVED, POLICY, plugins=["gone"])
+    assert [(job.id, job.status, job.reason) for job in result.jobs] == [
+        (gone_id, JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
     ]
-    assert not moved.more
+    assert not result.more
     assert (await stored(store, running)).status is JobStatus.RUNNING
-    assert (await stored(store, kept)).status is JobStatus.QUEUED
+    assert (await stored(store, kept_id)).status is JobStatus.QUEUED
 
 
 @pytest.mark.parametrize(
-    ("plugins", "keep", "left"),
+    ("plugins", "keep", "expected"),
     [
         (["a"], True, {"a"}),
         ([], True, set()),
@@ -283,12 +283,14 @@ async def test_queued_jobs_of_plugins_are_ended(store: Store) -> None:
     ],
 )
 async def test_keep_turns_the_list_round(
-    store: Store, plugins: list[str] | None, keep: bool, left: set[str]
+    store: Store, plugins: list[str] | None, keep: bool, expected: set[str]
 ) -> None:
     ids = {plugin: await accept(store, a_new_job(plugin)) for plugin in ("a", "b")}
     await store.end_queued(JobReason.PURGED, POLICY, plugins=plugins, keep=keep)
-    found = {plugin for plugin, one in ids.items() if (await stored(store, one)).status is JobStatus.QUEUED}
-    assert found == left
+    queued = {
+        plugin for plugin, job_id in ids.items() if (await stored(store, job_id)).status is JobStatus.QUEUED
+    }
+    assert queued == expected
 
 
 async def test_ending_all_ends_waiting_jobs_too(store: Store, clock: Clock) -> None:
@@ -297,8 +299,8 @@ async def test_ending_all_ends_waiting_jobs_too(store: Store, clock: Clock) -> N
     old = await accept(store, a_new_job(dedupe_key="key:a"))
     await accept(store, a_new_job(dedupe_key="key:a"))
     await accept(store, a_new_job(after_job_id=old))
-    moved = await store.end_queued(JobReason.PURGED, POLICY)
-    assert len(moved.jobs) == 4
+    result = await store.end_queued(JobReason.PURGED, POLICY)
+    assert len(result.jobs) == 4
     assert (await store.queue_counts()).depth == 0
     clock.advance(hours=1)
     assert (await store.release_due()).count == 0
