@@ -1,4 +1,4 @@
-"""The runner under test: each kind in turn, with short grace periods, and checked for leftovers."""
+"""The runner under test: each kind in turn, with short grace periods and a check for leftovers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENT = GracePeriods(after_terminate=60, for_group_members=60)
 
 @pytest.fixture(params=[StartedBy.SPAWN, StartedBy.WARM])
 def kind(request: pytest.FixtureRequest) -> StartedBy:
-    """How Python plugins are started in this test."""
+    """Return how Python plugins are started in this test."""
     kind: StartedBy = request.param
     return kind
 

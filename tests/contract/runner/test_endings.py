@@ -1,4 +1,4 @@
-"""Every way a plugin can end, over every runner: no plugin can hang, crash or leak."""
+"""Every way in which a plugin can end, with every runner: no plugin hangs, crashes or leaks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def reason_and_permanence(outcome: Outcome) -> tuple[JobReason, bool]:
 async def test_output_other_than_one_json_object_is_a_protocol_error(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
-    """Whatever a plugin prints, the attempt fails, may be retried, and its output is kept."""
+    """With any other output the attempt fails, may be retried, and its output is kept."""
     interpretation = await interpreted(runner, kind, tmp_path, name)
     assert reason_and_permanence(interpretation.outcome) == (JobReason.PROTOCOL_ERROR, False)
     stdout = interpretation.outcome.evidence.stdout
@@ -98,7 +98,7 @@ async def test_the_request_arrives_whole_and_ends(runner: Runner, tmp_path: Path
 async def test_stdout_over_the_cap_fails_and_the_beginning_is_kept(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
-    """10 MiB of stdout, not a byte more; a plugin that goes on printing is ended."""
+    """The cap is 10 MiB of stdout. A plugin that prints more is ended."""
     outcome = (await interpreted(runner, kind, tmp_path, name)).outcome
     assert reason_and_permanence(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
     assert outcome.evidence.stdout == "x" * MAX_STDOUT
@@ -107,7 +107,7 @@ async def test_stdout_over_the_cap_fails_and_the_beginning_is_kept(
 async def test_long_stderr_is_cut_and_the_job_is_unaffected(
     runner: Runner, kind: StartedBy, tmp_path: Path
 ) -> None:
-    """64 KiB are kept, the rest is drained, and there is a warning."""
+    """The first 64 KiB are kept, the rest is discarded with a warning."""
     interpretation = await interpreted(runner, kind, tmp_path, "complains 1 MiB")
     assert isinstance(interpretation.outcome, Completed)
     assert interpretation.outcome.evidence.stderr == "e" * MAX_STDERR
@@ -139,7 +139,7 @@ async def test_the_deadline_ends_it_whatever_it_has_printed(
 async def test_failures_have_a_reason(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str, reason: JobReason, permanent: bool
 ) -> None:
-    """Exit 78 and `retry: false` are permanent, everything else is tried again."""
+    """Exit 78 and `retry: false` are permanent; every other failure is retried."""
     assert reason_and_permanence((await interpreted(runner, kind, tmp_path, name)).outcome) == (
         reason,
         permanent,
@@ -181,7 +181,7 @@ async def started(runner: Runner, directory: Path, name: str) -> Process:
 
 
 async def test_stop_terminates_and_then_kills(runner: Runner, tmp_path: Path) -> None:
-    """SIGTERM to the group, and SIGKILL to one that ignores it."""
+    """The group gets SIGTERM, and then SIGKILL if a process ignores it."""
     process = await started(runner, tmp_path, "ignores SIGTERM")
     process.stop()
     ending = await process.wait()
@@ -207,14 +207,14 @@ async def test_an_answer_given_while_stopping_counts(patient_runner: Runner, tmp
 
 
 async def test_an_answer_counts_while_a_thread_of_the_plugin_goes_on(runner: Runner, tmp_path: Path) -> None:
-    """It was given when the script had run to its end; what is stopped is only the thread."""
+    """The script had run to its end before the stop, which ends only the thread."""
     process = await started(runner, tmp_path, "answers and leaves a thread")
     process.stop()
     assert isinstance(interpret(await process.wait()).outcome, Completed)
 
 
 async def test_stopping_what_has_ended_changes_nothing(runner: Runner, tmp_path: Path) -> None:
-    """A cancel that comes too late finds the process gone."""
+    """A late cancel finds the process ended."""
     process = await start(runner, a_launch(a_bad_plugin(tmp_path, "answers")))
     first = await process.wait()
     process.stop()
@@ -247,7 +247,7 @@ async def test_leftovers_of_the_group_are_killed(
 async def test_leftovers_of_the_group_may_finish(
     patient_runner: Runner, kind: StartedBy, tmp_path: Path
 ) -> None:
-    """They have a short grace period, which ends when the last of them exits."""
+    """Leftovers have a short grace period, which ends when the last of them exits."""
     name = "leaves a child that finishes by itself"
     interpretation = await interpreted(patient_runner, kind, tmp_path, name)
     assert isinstance(interpretation.outcome, Completed)
@@ -259,7 +259,7 @@ async def test_leftovers_of_the_group_may_finish(
 async def test_a_process_that_left_the_group_cannot_hang_the_job(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
-    """A pipe that a process outside the group holds open is not waited for."""
+    """The runner does not wait for a pipe that a process outside the group holds open."""
     interpretation = await interpreted(runner, kind, tmp_path, name)
     assert isinstance(interpretation.outcome, Completed)
     assert ExecutionWarning.LEFTOVERS in interpretation.warnings
@@ -267,7 +267,7 @@ async def test_a_process_that_left_the_group_cannot_hang_the_job(
 
 
 async def test_a_kill_reaches_the_whole_group(runner: Runner, tmp_path: Path) -> None:
-    """A child that ignores SIGTERM gets its SIGKILL although its leader has died of the SIGTERM."""
+    """A child that ignores SIGTERM gets SIGKILL, although its leader has died of SIGTERM."""
     process = await started(runner, tmp_path, "leaves a child that ignores SIGTERM")
     process.stop()
     assert isinstance(await process.wait(), StoppedOnRequest)
@@ -283,7 +283,7 @@ async def test_closing_the_runner_ends_everything(runner: Runner, tmp_path: Path
 
 
 async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner, tmp_path: Path) -> None:
-    """No process is left behind. Only a lost server may not know how it ended."""
+    """No process is left. Only the result of a lost server may be unknown."""
     starting = asyncio.create_task(runner.start(a_launch(a_bad_plugin(tmp_path, "ignores SIGTERM"))))
     await asyncio.sleep(0)
     await runner.close()
@@ -296,7 +296,7 @@ async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner
 
 
 async def test_a_cancelled_start_leaves_no_process(runner: Runner, tmp_path: Path) -> None:
-    """A process whose `start` was cancelled is killed (checked by the fixture)."""
+    """A process whose `start` was cancelled is killed; the fixture checks this."""
     launch = a_launch(a_bad_plugin(tmp_path, "sleeps"))
     for _ in range(5):
         starting = asyncio.ensure_future(runner.start(launch))

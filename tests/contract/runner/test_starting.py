@@ -76,7 +76,7 @@ async def result_of(runner: Runner, launch: Launch) -> Any:
 
 @pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=200)])
 async def test_arguments_arrive_as_they_are(runner: Runner, tmp_path: Path, limits: ResourceLimits) -> None:
-    """No shell reads them: blanks, quotes, options and bytes that are not UTF-8 are passed on unchanged."""
+    """Blanks, quotes, options and bytes that are not UTF-8 are passed on unchanged, without a shell."""
     plugin = a_python_plugin(
         tmp_path, LOOK.replace("sys.argv,", "[os.fsencode(word).hex() for word in sys.argv],")
     )
@@ -110,7 +110,9 @@ async def test_arguments_beyond_the_limit_of_the_system_are_named(runner: Runner
 async def test_a_process_gets_what_it_is_given_and_nothing_else(
     runner: Runner, tmp_path: Path, limits: ResourceLimits
 ) -> None:
-    """Own session and group, given environment and directory, no arguments, three descriptors."""
+    """The process has its own session and group, the given environment and directory, and three
+    descriptors.
+    """
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     plugin = a_python_plugin(tmp_path / "plugin", LOOK)
@@ -163,7 +165,7 @@ def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -
 
 
 def test_a_daemon_with_sigchld_ignored_gets_exit_statuses(tmp_path: Path) -> None:
-    """Some supervisors ignore it, and that is inherited. The plugin must not inherit it."""
+    """Some supervisors ignore SIGCHLD, and processes inherit that. The plugin must not inherit it."""
     plugin = an_executable(tmp_path, "#!/bin/sh\ngrep ^SigIgn /proc/$$/status\nexit 3\n")
     program = f"import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{START}"
     changed = program.replace(".output.stdout", ".output.status.exit_code").replace(
@@ -177,7 +179,7 @@ def test_a_daemon_with_sigchld_ignored_gets_exit_statuses(tmp_path: Path) -> Non
 
 
 def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
-    """It is left out where its C library was missing when Python was built."""
+    """A Python that was built without libffi has no ctypes."""
     plugin = a_python_plugin(tmp_path, LOOK)
     program = f"import sys\nsys.modules['ctypes'] = None\n{START}"
     subprocess.run([sys.executable, "-c", program, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
@@ -267,7 +269,7 @@ print(json.dumps({"status": "ok", "result": limits}))
 
 
 async def test_limits_are_the_kernels(runner: Runner, tmp_path: Path) -> None:
-    """Each of them."""
+    """The kernel enforces each limit."""
     limits = ResourceLimits(memory=2**31, cpu_seconds=7, open_files=33, processes=4000)
     result = await result_of(runner, a_launch(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
     assert result == [2**31, 7, 33, 4000]
@@ -286,7 +288,9 @@ echo '{}'
 async def test_limits_are_there_before_the_first_line_and_change_nothing_else(
     runner: Runner, tmp_path: Path
 ) -> None:
-    """A program need not read its request; what it starts at once is limited too."""
+    """The limits also hold for programs that ignore their request, and for processes that they
+    start at once.
+    """
     plugin = an_executable(tmp_path, LOOK_AT_ONCE)
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C", "WORD": "x=y"}
     free = await result_of_stderr(runner, a_launch(plugin, environment=environment))
@@ -313,7 +317,7 @@ async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner,
 
 
 async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
-    """Only the plugin fails."""
+    """Only the plugin fails, with a MemoryError."""
     hungry = "import sys\nsys.stdin.read()\nbytearray(2**30)\n"
     launch = a_launch(a_python_plugin(tmp_path, hungry), limits=ResourceLimits(memory=2**29))
     outcome = interpret(await (await start(runner, launch)).wait()).outcome
@@ -325,7 +329,7 @@ async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
 async def test_too_few_descriptors_are_not_the_plugins_fault(
     runner: Runner, tmp_path: Path, limits: ResourceLimits
 ) -> None:
-    """It counts as a shortage, and the next launch succeeds when there are some."""
+    """The failure is a shortage of the machine, and the next launch succeeds."""
     launch = a_launch(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=limits)
     assert isinstance(await (await start(runner, launch)).wait(), Exited)
     previous = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -342,7 +346,7 @@ async def test_too_few_descriptors_are_not_the_plugins_fault(
 
 
 async def test_the_plugins_own_limit_is_no_shortage(runner: Runner, tmp_path: Path) -> None:
-    """A program that exceeds it would be retried forever."""
+    """Otherwise a program that exceeds its limit would be retried for ever."""
     launch = a_launch(
         an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=ResourceLimits(memory=4096)
     )

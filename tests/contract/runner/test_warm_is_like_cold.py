@@ -1,7 +1,6 @@
-"""A plugin cannot distinguish a warm start from a cold one, except by documented differences.
-
-Each script is run plainly and twice warm (the second time its code comes from memory), and everything
-observable is compared: stdout, stderr, exit status or signal, and what it leaves in a file.
+"""A plugin cannot distinguish a warm start from a cold one, except by documented differences. Each script
+runs once cold and twice warm (the second time its code is cached), and its stdout, stderr, exit status or
+signal and its file are compared.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from ductile.runner.warm.pool import WarmRunner
 PATIENT = GracePeriods(after_terminate=0.3, for_group_members=20.0)
 
 HERE = Path(__file__).parent
-#: Name -> script. Some of them break rules of style, encoding or syntax, hence they are kept as text.
+#: Scripts by name. Some of them break rules of style, encoding or syntax, so they are in a text file.
 SCRIPTS = dict(part.partition("\n")[::2] for part in (HERE / "scripts.txt").read_text().split("=== ") if part)
-#: Everything a script can ask about its surroundings, as JSON, for a comparison name by name. What begins
-#: with DIFFERS is documented in docs/explanation/warm-start.md.
+#: A script that prints everything it can query about its surroundings as JSON. Names with DIFFERS are
+#: documented in docs/explanation/warm-start.md.
 SURROUNDINGS = (HERE / "surroundings.txt").read_text()
 
 
 class BothRunners:
-    """The two runners."""
+    """The runner for cold starts and the runner for warm starts."""
 
     def __init__(self) -> None:
         self.cold = SpawnRunner(PATIENT)
         self.warm = WarmRunner(PATIENT)
 
     async def run(self, launch: Launch) -> tuple[ProcessOutput, ProcessOutput, ProcessOutput]:
-        """Cold, warm, and warm once more."""
+        """Run a launch cold, warm and warm again, and return the outputs."""
         cold = await (await start(self.cold, launch)).wait()
         warm = []
         for _ in range(2):
@@ -59,7 +58,9 @@ class BothRunners:
         return output_of(cold), output_of(warm[0]), output_of(warm[1])
 
     async def observe(self, launch: Launch) -> list[dict[str, Any]]:
-        """The same, with what it left in the file `kept` of its home each time."""
+        """Run a launch cold, warm and warm again. Return the comparable output of each with the
+        files `kept*` that it left.
+        """
         observations = []
         for runner in (self.cold, self.warm, self.warm):
             process = await start(runner, launch)
@@ -86,7 +87,7 @@ def take_kept_files(home: Path) -> dict[str, bytes]:
 
 
 def observable_parts(output: ProcessOutput) -> dict[str, Any]:
-    """Everything, but for the addresses of objects."""
+    """Return everything that can be compared: addresses of objects are removed."""
     return {
         "status": output.status,
         "stdout": output.stdout,
@@ -96,7 +97,7 @@ def observable_parts(output: ProcessOutput) -> dict[str, Any]:
 
 
 def comparable(output: ProcessOutput) -> dict[str, Any]:
-    """The answers of the surroundings script, without the documented differences."""
+    """Return the result of the surroundings script without the documented differences."""
     assert output.stderr == b""
     return {
         name: value for name, value in json.loads(output.stdout).items() if not name.startswith("DIFFERS")
@@ -112,7 +113,7 @@ async def runners() -> AsyncIterator[BothRunners]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_a_script_does_the_same(runners: BothRunners, tmp_path: Path, name: str) -> None:
-    """Same output, same error text, same end."""
+    """The output, the error text and the exit status are equal."""
     plugin = a_python_plugin(tmp_path / "plugin", SCRIPTS[name])
     environment = an_environment(tmp_path)
     launch = a_launch(plugin, environment=environment, request=b"one\ntwo\r\nthree")
@@ -137,7 +138,7 @@ def environments(directory: Path) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("name", environments(Path()))
 async def test_the_surroundings_are_the_same(runners: BothRunners, tmp_path: Path, name: str) -> None:
-    """Everything a script can ask, but for the documented differences, has the same answer."""
+    """Every value that a script can query is equal, except for the documented differences."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     environment = environments(tmp_path)[name]
     launch = a_launch(plugin, environment=environment, directory=tmp_path, request=b"request")
@@ -147,7 +148,7 @@ async def test_the_surroundings_are_the_same(runners: BothRunners, tmp_path: Pat
 
 
 async def test_preloaded_modules_do_not_change_the_surroundings(runners: BothRunners, tmp_path: Path) -> None:
-    """Values that modules cache about their process are right in the forked one."""
+    """Values that modules cache about their process are those of the forked process."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     warm_start = WarmStart(preload=("asyncio", "http.client", "logging", "multiprocessing", "threading"))
     cold, warm, second_warm = [
@@ -158,7 +159,7 @@ async def test_preloaded_modules_do_not_change_the_surroundings(runners: BothRun
 
 
 async def test_files_are_written_whatever_was_preloaded(runners: BothRunners, tmp_path: Path) -> None:
-    """Objects from before the fork hold values from after it."""
+    """Objects from before the fork write values from after it."""
     preload = ("asyncio", "codecs", "gzip", "json", "logging", "socket", "sqlite3", "threading")
     differing = {}
     for name in (name for name in SCRIPTS if name.startswith("unclosed")):
@@ -179,7 +180,7 @@ async def test_the_documented_differences_are_differences(runners: BothRunners, 
 
 
 async def test_found_through_env_it_is_the_same_too(runners: BothRunners, tmp_path: Path) -> None:
-    """`env python3` is looked for on the job's PATH."""
+    """`env python3` is looked up on the PATH of the job."""
     python = Path(sys.executable)
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env {python.name}\n{SURROUNDINGS}")
     environment = an_environment(tmp_path, PATH=f"/nowhere:{python.parent}:/usr/bin:/bin")
@@ -191,7 +192,7 @@ async def test_found_through_env_it_is_the_same_too(runners: BothRunners, tmp_pa
 
 
 async def test_a_plugin_that_cannot_be_preloaded_starts_cold(runners: BothRunners, tmp_path: Path) -> None:
-    """No fault of ours becomes the plugin's. Here no directory can be read any more."""
+    """Here no directory can be read, which must not make the plugin fail."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n")
     launch = a_launch(plugin, environment=an_environment(tmp_path), limits=ResourceLimits(open_files=3))
     cold, warm, second_warm = await runners.observe(launch)
@@ -200,7 +201,7 @@ async def test_a_plugin_that_cannot_be_preloaded_starts_cold(runners: BothRunner
 
 
 async def test_bytes_that_are_no_text_are_found_in_comments_too(runners: BothRunners, tmp_path: Path) -> None:
-    """The interpreter refuses such a file, and says why."""
+    """The interpreter refuses such a file with an error message."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n# caf\n")
     plugin.write_bytes(plugin.read_bytes().replace(b"caf", b"caf\xe9"))
     cold, warm, second_warm = await runners.observe(a_launch(plugin, environment=an_environment(tmp_path)))
@@ -211,14 +212,14 @@ async def test_bytes_that_are_no_text_are_found_in_comments_too(runners: BothRun
 
 @pytest.fixture(params=other_interpreters() or [pytest.param("", marks=pytest.mark.skip("no other CPython"))])
 def interpreter(request: pytest.FixtureRequest) -> Path:
-    """Each CPython that this machine has besides ours."""
+    """Return each other CPython of this machine in turn."""
     return other_interpreters()[request.param]
 
 
 async def test_scripts_do_the_same_under_another_interpreter(
     runners: BothRunners, tmp_path: Path, interpreter: Path
 ) -> None:
-    """A server of each version is right in it; a shebang may name any of them."""
+    """A `#!` line may name any supported version, and the fork server has to work in it."""
     differing = {}
     for number, (name, text) in enumerate(SCRIPTS.items()):
         plugin = a_python_plugin(tmp_path / str(number), for_interpreter(text, interpreter))
@@ -234,7 +235,7 @@ async def test_scripts_do_the_same_under_another_interpreter(
 async def test_the_surroundings_are_the_same_under_another_interpreter(
     runners: BothRunners, tmp_path: Path, interpreter: Path
 ) -> None:
-    """Whatever it can be asked."""
+    """Every value that a script can query is equal."""
     plugin = a_python_plugin(tmp_path / "plugin", for_interpreter(SURROUNDINGS, interpreter))
     cold, warm, second_warm = [comparable(output) for output in await runners.run(a_launch(plugin))]
     assert warm == cold
@@ -242,5 +243,5 @@ async def test_the_surroundings_are_the_same_under_another_interpreter(
 
 
 def for_interpreter(text: str, interpreter: Path) -> str:
-    """The script with a first line that names this one."""
+    """Return the script with a first line that names this interpreter."""
     return f"#!{interpreter}\n" + (text.partition("\n")[2] if text.startswith("#!") else text)

@@ -1,4 +1,6 @@
-"""The life of fork servers: who gets one, when one is replaced, and what is lost with it."""
+"""The life of fork servers: when they are started, shared, replaced and stopped, and what
+happens to their jobs.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def script_with_result(result: str) -> str:
 
 
 async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
-    """Even with the same size and the same times, it is the content that counts."""
+    """The content decides, not the size and the times of the file."""
     plugin = a_python_plugin(tmp_path, script_with_result("earlier"))
     times = plugin.stat()
     assert await run(runner, a_launch(plugin)) == "earlier"
@@ -114,7 +116,7 @@ print(json.dumps({"status": "ok", "result": [loaded, slow_library.VALUE]}))
 def a_preloading_launch(
     directory: Path, *, library: str = "VALUE = 1\n", environment: dict[str, str] | None = None
 ) -> Launch:
-    """A plugin, with an interpreter of its own, whose library is imported beforehand."""
+    """Return a launch of a plugin with an interpreter of its own and a preloaded library."""
     python, packages = an_interpreter(directory / "venv")
     (packages / "slow_library.py").write_text(library)
     plugin = a_python_plugin(directory / "plugin", f"#!{python}\n{PRELOADING}")
@@ -133,7 +135,7 @@ async def test_preloaded_modules_are_there_before_the_plugin(runner: WarmRunner,
 async def test_a_file_that_a_preloaded_module_has_opened_is_written(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """It was made before the fork, what is in it after."""
+    """The file object is from before the fork, its content from after it."""
     output_file = tmp_path / "kept"
     library = f"""
 file = open({str(output_file)!r}, "a")
@@ -151,7 +153,7 @@ def __getattr__(name):
 async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """The first run after the edit already has it; those after it are warm again."""
+    """The first run after the edit uses the new module; later runs are warm again."""
     launch = a_preloading_launch(tmp_path)
     assert await run(runner, launch) == [True, 1]
     (old,) = runner.server_pids
@@ -197,7 +199,7 @@ def __getattr__(name):
 async def test_generators_of_preloaded_modules_are_reseeded_unless_they_have_a_seed(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """Names, keys and waiting times that are meant to differ do so in every process."""
+    """Random names, keys and waiting times differ between processes."""
     python, packages = an_interpreter(tmp_path / "venv")
     (packages / "drawing.py").write_text(DRAWING)
     plugin = a_python_plugin(
@@ -247,7 +249,7 @@ async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tm
 
 
 async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
-    """A module that hangs at import costs a moment once, not a job."""
+    """A module that hangs at import delays one job and fails none."""
     hanging = "import signal, sys\nif sys.argv[0].endswith('server.py'): signal.pause()\nVALUE = 1\n"
     runner = WarmRunner(IMPATIENT, WarmTimeouts(start=0.5))
     try:
@@ -260,7 +262,7 @@ async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) ->
 
 
 async def test_a_lost_server_is_replaced(runner: WarmRunner, tmp_path: Path) -> None:
-    """No job is lost over a server that died between jobs."""
+    """A server that dies between jobs makes no job fail."""
     launch = a_launch(a_bad_plugin(tmp_path, "answers"))
     await run(runner, launch)
     (old,) = runner.server_pids
@@ -272,7 +274,7 @@ async def test_a_lost_server_is_replaced(runner: WarmRunner, tmp_path: Path) -> 
 
 
 async def test_a_server_lost_during_a_job_fails_the_attempt(runner: WarmRunner, tmp_path: Path) -> None:
-    """It may have had effects, so the attempt is failed, may be retried, and is ended."""
+    """The process is ended. It may have had effects, so the attempt has failed and may be retried."""
     os.mkfifo(tmp_path / "ready")
     process = await start(runner, a_launch(a_bad_plugin(tmp_path, "ignores SIGTERM")))
     await asyncio.to_thread((tmp_path / "ready").read_bytes)
@@ -285,7 +287,7 @@ async def test_a_server_lost_during_a_job_fails_the_attempt(runner: WarmRunner, 
 
 
 async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
-    """A request that was sent and not answered may have been carried out; the next job is fine."""
+    """A request without a response may have been carried out. The next job succeeds."""
     runner = WarmRunner(IMPATIENT, WarmTimeouts(start=5.0))
     try:
         launch = a_launch(a_bad_plugin(tmp_path, "answers"))
@@ -315,7 +317,7 @@ async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_pat
 async def test_a_module_that_hides_one_beside_the_plugin_still_hides_it(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
-    """A plugin's own `json.py` comes before the one that the server has imported."""
+    """The `json.py` of the plugin has precedence over the module that the server has imported."""
     plugin = a_python_plugin(tmp_path, "import json\nprint(json.answer)\n")
     (tmp_path / "json.py").write_text(f"answer = '{OK}'\n")
     assert await run(runner, a_launch(plugin)) == "done"
@@ -334,7 +336,7 @@ async def test_a_module_that_hides_one_beside_the_plugin_still_hides_it(
 async def test_doubtful_cases_start_cold(
     runner: WarmRunner, tmp_path: Path, first_line: str, more: dict[str, str], reason: str
 ) -> None:
-    """Options, and variables that change how an interpreter starts, need a real start."""
+    """Options, and variables that change the start of an interpreter, need a real start."""
     body = f"echo '{OK}'\n" if first_line == "#!/bin/sh" else f"print('{OK}')\n"
     plugin = an_executable(tmp_path, f"{first_line}\n{body}")
     launch = a_launch(plugin, environment=an_environment(tmp_path, **more))
@@ -345,7 +347,7 @@ async def test_doubtful_cases_start_cold(
 
 
 async def test_warm_start_can_be_turned_off(runner: WarmRunner, tmp_path: Path) -> None:
-    """`warm: false`."""
+    """The setting is `warm: false`."""
     launch = a_launch(a_bad_plugin(tmp_path, "answers"), warm=None)
     assert await run(runner, launch, StartedBy.SPAWN) == "done"
     assert runner.server_pids == frozenset()
@@ -361,7 +363,7 @@ async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, t
 
 
 async def test_a_program_only_named_python_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """The server program reports what runs it."""
+    """The server program reports its interpreter."""
     odd = an_executable(tmp_path / "odd", f"#!/bin/sh\necho '{OK}'\n", name="python3")
     plugin = an_executable(tmp_path / "plugin", f"#!/usr/bin/env {odd.name}\n")
     launch = a_launch(plugin, environment=an_environment(tmp_path, PATH=f"{odd.parent}:/usr/bin:/bin"))
@@ -376,7 +378,7 @@ async def test_a_request_too_large_for_the_server_starts_cold(runner: WarmRunner
 
 
 async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRunner, tmp_path: Path) -> None:
-    """A server starts with a minimal environment, and /proc shows it for all its children."""
+    """A server starts with a minimal environment, which /proc shows for all its children."""
     environment = an_environment(tmp_path, SECRET_TOKEN="canary", DUCTILE_STORE_ID="s1", DUCTILE_JOB_ID="j1")
     await run(runner, a_launch(a_bad_plugin(tmp_path, "answers"), environment=environment))
     (server,) = runner.server_pids
@@ -399,7 +401,7 @@ async def test_a_server_keeps_no_dead_processes(runner: WarmRunner, tmp_path: Pa
 
 
 async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRunner, tmp_path: Path) -> None:
-    """One server for each interpreter and set of modules."""
+    """There is one server for each interpreter and set of modules."""
     environment = an_environment(tmp_path)
     for name, preload in (("a", ()), ("b", ()), ("c", ("csv",)), ("d", ("csv",))):
         plugin = a_bad_plugin(tmp_path / name, "answers")
@@ -440,7 +442,7 @@ asyncio.run(main())
 
 
 def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) -> None:
-    """After SIGKILL of the daemon a warm job is ended by its server, so it cannot run twice."""
+    """After SIGKILL of the daemon the server ends its warm jobs, so that none runs twice."""
     os.mkfifo(tmp_path / "ready")
     plugin = a_bad_plugin(tmp_path, "leaves a child that ignores SIGTERM")
     path = os.pathsep.join(["tests", "src"])
@@ -463,7 +465,7 @@ def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) ->
 
 
 async def test_without_a_thread_there_is_no_server_and_no_process(runner: WarmRunner, tmp_path: Path) -> None:
-    """A shortage of the machine; with a thread the next launch is warm."""
+    """A shortage of the machine makes the start fail. The next launch is warm."""
     launch = a_launch(a_python_plugin(tmp_path, script_with_result("later")))
     usual = threading.stack_size(2**46)  # more bytes than any address space has
     try:

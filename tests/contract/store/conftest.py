@@ -1,4 +1,4 @@
-"""The store under test: each kind of database in turn, on a clean place, with the test's own clock."""
+"""The store under test: each kind of database in turn, empty, with a clock of the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ductile.store.port import Store
 
 @pytest.fixture(params=STORE_KINDS, ids=lambda kind: kind.name)
 async def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreFactory]:
-    """Whatever a test did, the rules for rows at rest must hold when it is over."""
+    """Return a factory of stores, and check the rules for rows at rest after the test."""
     factory = StoreFactory(kind=request.param, directory=tmp_path)
     yield factory
     await factory.check_invariants(pruned=hasattr(request.module, "PRUNES"))

@@ -60,7 +60,7 @@ async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clo
     ids=["completed", "failed", "timed_out", "interrupted", "plugin_removed"],
 )
 async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, outcome: Outcome) -> None:
-    """It stays running until its process is gone; output meanwhile is logged, not applied."""
+    """The job is running until its process has ended. Its output is logged, and not applied."""
     policy = some_policy(a_route(source="echo"))
     job_id = await accept(store, a_new_job())
     running = await claim_one(store)
@@ -92,7 +92,7 @@ async def test_a_second_cancel_request_is_recorded_once(store: Store, clock: Clo
 
 
 async def test_a_cancelled_job_is_dead_after_a_crash(store_factory: StoreFactory) -> None:
-    """The request is durable; recovery ends such jobs."""
+    """The request is durable, and recovery ends such jobs."""
     store = await store_factory.open()
     job_id = await accept(store, a_new_job())
     await claim_all(store)
@@ -121,7 +121,7 @@ async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
 
 @pytest.mark.parametrize("permanent", [True, False], ids=["failed", "dead"])
 async def test_a_manual_retry_has_fresh_attempts(store: Store, permanent: bool) -> None:
-    """Failed or dead → queued, attempt 1 again."""
+    """A failed or dead job is queued again with attempt 1."""
     job_id = await accept(store, a_new_job(max_attempts=1))
     await run_next(store, failed(permanent=permanent))
     assert await store.retry(job_id, some_policy()) is RetryResult.QUEUED
@@ -157,7 +157,7 @@ async def test_a_job_that_has_not_failed_is_not_retried(store: Store) -> None:
 async def test_a_retry_that_was_requested_before_a_cancel_does_not_undo_it(
     store: Store, *, running: bool
 ) -> None:
-    """Both wait for the writer. The job is live when the retry comes, so the retry is refused."""
+    """Both requests wait for the writer. The job is live when the retry comes, so the retry is refused."""
     job_id = await accept(store, a_new_job())
     claims = await claim_all(store) if running else []
     retried, cancelled = await asyncio.gather(store.retry(job_id, POLICY), store.cancel(job_id, POLICY))
@@ -172,7 +172,9 @@ async def test_a_retry_that_was_requested_before_a_cancel_does_not_undo_it(
 async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
     store: Store, clock: Clock
 ) -> None:
-    """The caller saw the job failed; meanwhile it was retried and cancelled, which was acknowledged."""
+    """The caller has read the failed job. Meanwhile the job was retried, and cancelled with
+    acknowledgement.
+    """
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(permanent=True))
     failed_job = await stored(store, job_id)
@@ -188,7 +190,7 @@ async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
 
 
 async def test_a_step_of_an_ended_run_is_not_retried_alone(store: Store) -> None:
-    """The run is what can be retried."""
+    """Only the run can be retried."""
     await accept(store, a_new_job(run_id=an_id()))
     job_id = (await run_next(store, failed(permanent=True))).job_id
     assert await store.retry(job_id, some_policy()) is RetryResult.RUN_ENDED
@@ -208,7 +210,7 @@ async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, c
 
 
 async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock) -> None:
-    """Attempt + 1, and a wait of at most a minute."""
+    """The attempt is incremented, and the wait is a minute at most."""
     job_id = await accept(store, a_new_job())
     await claim_all(store)
     waiting = await accept(store, a_new_job())
@@ -240,7 +242,7 @@ async def test_an_exhausted_orphan_is_dead(store: Store) -> None:
 
 
 async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Clock) -> None:
-    """A job that kills the daemon each time it runs is found."""
+    """A job that kills the daemon each time ends dead."""
     poison = await accept(store, a_new_job(max_attempts=3))
     for _ in range(3):
         assert (await claim_one(store)).id == poison
@@ -254,7 +256,7 @@ async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Cloc
 async def test_the_jobs_of_a_lost_node_run_together_and_one_by_one_the_second_time(
     store: Store, clock: Clock
 ) -> None:
-    """The first loss is one of a machine. A job that kills its daemon is found after the second."""
+    """The first loss may be that of a machine. After the second loss, the jobs are suspects."""
     job_ids = {await accept(store, a_new_job()) for _ in range(3)}
     for expected in (3, 3, 1):
         claims = await claim_all(store)

@@ -1,4 +1,4 @@
-"""The vitals of a store and its recent failures (`system doctor`)."""
+"""The state of a store and its recent failures (`system doctor`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_new_store_is_sound_and_has_no_troubles(store: Store, clock: Clo
 
 
 async def test_a_store_that_was_searched_is_not_called_damaged(store: Store) -> None:
-    """Connections that have searched hold parts of the index as it was, and must not judge it."""
+    """A connection that has searched caches parts of the index, and must not check it."""
     rng = Random(1)
     assert (await store.stats()).damage == ()
     for _ in range(5):
@@ -44,7 +44,7 @@ async def test_a_store_that_was_searched_is_not_called_damaged(store: Store) -> 
 
 
 async def test_jobs_that_failed_for_good_are_counted_by_command(store: Store, clock: Clock) -> None:
-    """Not those that a person ended, nor those of long ago; a health check is reported separately."""
+    """Cancelled jobs and old jobs are not counted; health checks are reported separately."""
     await accept(store, a_new_job("old"))
     await run_next(store, failed(permanent=True))
     clock.advance(days=2)

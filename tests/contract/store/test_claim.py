@@ -1,4 +1,4 @@
-"""Taking jobs to run."""
+"""Claims of ready jobs."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ async def test_a_claim_brings_state_and_baggage(store: Store) -> None:
 
 
 async def test_oldest_first_whatever_the_plugin(store: Store) -> None:
-    """FIFO by creation among eligible jobs."""
+    """Eligible jobs are claimed in the order of their creation."""
     ids = [await accept(store, a_new_job(plugin)) for plugin in ("b", "a", "c", "a", "b")]
     assert [claim.job.id for claim in await claim_all(store)] == ids
 
 
 async def test_order_is_by_sequence_when_the_clock_goes_back(store: Store, clock: Clock) -> None:
-    """FIFO uses the sequence, not the clock."""
+    """The order is that of the sequence, not of the clock."""
     first = await accept(store, a_new_job("b"))
     clock.advance(hours=-3)
     second = await accept(store, a_new_job("a"))
@@ -72,7 +72,7 @@ async def test_never_more_than_asked_for(store: Store) -> None:
 
 
 async def test_the_pool_is_a_cap_of_each_node(store: Store) -> None:
-    """Bounded by max_workers for each owner; a finished job makes room."""
+    """`max_workers` limits each owner; the end of a job makes room."""
     for _ in range(6):
         await accept(store, a_new_job())
     caps = Caps(workers=2)
@@ -100,7 +100,7 @@ async def test_a_node_claims_only_the_plugins_it_runs(store: Store) -> None:
 
 
 async def test_a_capped_plugin_is_passed_over_and_not_waited_for(store: Store) -> None:
-    """Jobs of a plugin at its cap are passed over, others go on."""
+    """Jobs of a plugin at its cap are passed over, and later jobs are claimed."""
     ids = [await accept(store, a_new_job(plugin)) for plugin in ("a", "a", "a", "b", "a", "b")]
     caps = Caps(workers=10, plugins={"a": 1})
     claims = await claim_all(store, caps=caps)
@@ -124,7 +124,7 @@ async def test_two_claims_at_once_never_share_a_job(store: Store) -> None:
 
 
 async def test_same_key_runs_one_at_a_time_and_in_order(store: Store) -> None:
-    """While a job with a key runs, another with the same key and target waits."""
+    """While a job runs, jobs with the same key and target wait."""
     ids = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(4)]
     claimed_ids: list[str] = []
     while claims := await claim_all(store):
@@ -137,7 +137,9 @@ async def test_same_key_runs_one_at_a_time_and_in_order(store: Store) -> None:
 async def test_a_retry_wait_lets_the_next_of_the_key_go_and_gets_its_place_back(
     store: Store, clock: Clock
 ) -> None:
-    """The holder leaving `running` readies the next; the older one is first again when due."""
+    """The end of an execution makes the next job ready. When its retry is due, the older job is
+    first again.
+    """
     ids = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(3)]
     await run_next(store, failed())
     second = await claim_one(store)
@@ -158,7 +160,7 @@ async def test_a_due_job_with_a_free_key_is_ready(store: Store, clock: Clock) ->
 
 
 async def test_an_execution_is_counted_for_each_claim_and_never_reset(store: Store, clock: Clock) -> None:
-    """The fence; an operator's retry starts attempts again, not executions."""
+    """The execution number is the fencing token. A manual retry resets only the attempts."""
     job_id = await accept(store, a_new_job(max_attempts=2))
     for expected in (1, 2):
         job = await claim_one(store)
@@ -187,7 +189,7 @@ async def test_counts_tell_ready_waiting_and_running(store: Store) -> None:
 
 
 async def test_outstanding_jobs_count_whatever_their_source(store: Store) -> None:
-    """Polls that are queued, waiting or running; ended ones and other commands are not."""
+    """Queued, waiting and running polls count; ended jobs and other commands do not."""
     for command in ("poll", "poll", "poll", "handle"):
         await accept(store, a_new_job("p", command))
     await accept(store, a_new_job("q", "poll"))
@@ -235,7 +237,7 @@ async def test_a_job_named_twice_is_claimed_once(store: Store) -> None:
 
 
 async def test_a_job_can_be_submitted_and_claimed_in_one_step(store: Store) -> None:
-    """Whatever waits in the queue; unless as many of its plugin run as may."""
+    """Waiting jobs do not matter. The limit of running jobs of its plugin does."""
     await accept(store, a_new_job("p"))
     beside = a_new_job("p", "health")
     (claim,) = await store.enqueue_and_claim(beside, owner="me", lease=LEASE, limit=1)

@@ -44,7 +44,7 @@ def a_reporting_job(**fields: Any) -> NewJob:
 
 
 async def deliveries_of(store: Store, job_id: str | None = None) -> list[Delivery]:
-    """Oldest first."""
+    """Return the deliveries, oldest first."""
     return list(reversed((await store.list_deliveries(DeliveryFilter(job_id=job_id), limit=200)).rows))
 
 
@@ -64,7 +64,7 @@ async def report_delivered(store: Store, *deliveries: Delivery) -> None:
 
 
 async def test_every_transition_is_delivered_in_order(store: Store, clock: Clock) -> None:
-    """All keys always, the first `previous_state` null, result and artifacts only on done."""
+    """A body has every key. The first `previous_state` is null; only `done` has result and artifacts."""
     job_id = await accept(store, a_reporting_job(max_attempts=2))
     job = await claim_one(store)
     await store.mark_working(job.id, job.execution)
@@ -108,7 +108,7 @@ async def test_a_cancelled_job_is_failed(store: Store) -> None:
 
 
 async def test_recovery_tells_working_to_queued(store: Store) -> None:
-    """The previous state is stored, so it is right after a restart."""
+    """The previous state is stored, so that it is right after a restart."""
     job_id = await accept(store, a_reporting_job())
     job = await claim_one(store)
     await store.mark_working(job.id, job.execution)
@@ -137,7 +137,7 @@ async def test_working_is_delivered_only_for_a_running_job(store: Store) -> None
 
 
 async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store) -> None:
-    """A POST on every transition, however quickly one follows the other."""
+    """There is a delivery for every transition, however quickly they follow each other."""
     job_id = await accept(store, a_reporting_job())
     job = await claim_one(store)
     others = [accept(store, a_new_job()) for _ in range(50)]  # the writer has its hands full
@@ -151,7 +151,7 @@ async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store
 
 
 async def test_children_do_not_inherit_a_callback_and_other_jobs_deliver_nothing(store: Store) -> None:
-    """Only jobs submitted with a URL write outbox rows."""
+    """Only jobs that were submitted with a URL have deliveries."""
     await accept(store, a_reporting_job(plugin="source"))
     settled = await run_next(store, ok(emitted()), some_policy(a_route()))
     await run_next(store, ok())
@@ -159,7 +159,7 @@ async def test_children_do_not_inherit_a_callback_and_other_jobs_deliver_nothing
 
 
 async def test_a_large_result_is_a_link(store: Store) -> None:
-    """Above 256 KiB."""
+    """A result above 256 KiB is replaced by a link."""
     job_id = await accept(store, a_reporting_job())
     await run_next(store, ok(result="x" * (256 * 1024)))
     result = (await bodies(store, job_id))[-1]["result"]
@@ -168,7 +168,7 @@ async def test_a_large_result_is_a_link(store: Store) -> None:
 
 
 async def test_a_large_error_is_cut(store: Store) -> None:
-    """A receiver that takes a megabyte hears of the failure, whatever the plugin has to say."""
+    """The body stays small, so that the receiver accepts it."""
     long = "ü" * 900_000
     job_id = await accept(store, a_new_job(max_attempts=1, callback=StateSubscription(url=URL, model=long)))
     await run_next(store, failed(error=long))
@@ -181,7 +181,7 @@ async def test_a_large_error_is_cut(store: Store) -> None:
 
 
 async def test_many_artifacts_are_a_link(store: Store) -> None:
-    """Above 256 KiB, as a result; it is a list still."""
+    """Artifacts above 256 KiB are replaced by a list with a link."""
     job_id = await accept(store, a_reporting_job())
     artifacts: tuple[JsonObject, ...] = tuple(
         {"name": f"a{number}", "path": "/x" * 200} for number in range(1000)
@@ -200,7 +200,7 @@ async def test_big_integers_survive_in_bodies(store: Store) -> None:
 
 
 async def test_first_attempts_go_out_in_order(store: Store, clock: Clock) -> None:
-    """One with an untried predecessor is not due; another job's are."""
+    """A delivery is due after the first attempt of the one before it. Other jobs do not matter."""
     first, second = await accept(store, a_reporting_job()), await accept(store, a_reporting_job())
     await claim_all(store)
     first_delivery, second_delivery = await claim_deliveries(store, clock)
@@ -221,7 +221,7 @@ async def test_first_attempts_go_out_in_order(store: Store, clock: Clock) -> Non
 async def test_a_first_attempt_that_a_crash_cut_off_is_made_before_the_next(
     store: Store, clock: Clock
 ) -> None:
-    """In order after a crash as well; once it has ended, however, later ones go out."""
+    """The order also holds after a crash. When the attempt has ended, later deliveries are due."""
     await accept(store, a_reporting_job())
     await claim_all(store)
     await claim_deliveries(store, clock)
@@ -235,7 +235,7 @@ async def test_a_first_attempt_that_a_crash_cut_off_is_made_before_the_next(
 
 
 async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> None:
-    """A receiver that is busy or has much to get never keeps another from getting its own."""
+    """A busy receiver, or one with many deliveries, does not delay the deliveries to another one."""
     slow, quick = "https://slow.invalid", "https://quick.invalid"
     for url in (slow, slow, slow, quick):
         await accept(store, a_new_job(callback=StateSubscription(url=f"{url}/hook")))
@@ -254,7 +254,7 @@ async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> N
 
 
 async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: Store, clock: Clock) -> None:
-    """The dead have a part of the places, and those who wait for their first come before others."""
+    """Slow receivers share a part of the slots. Receivers without a delivery under way come first."""
     for name in ("dead1", "dead2", "dead3", "new", "good", "good"):
         await accept(store, a_new_job(callback=StateSubscription(url=f"https://{name}.invalid/hook")))
     slow = {f"https://dead{number}.invalid:443": ReceiverHealth.SLOW for number in (1, 2, 3)}
@@ -286,7 +286,7 @@ async def test_the_next_due_time_is_returned_when_only_time_is_missing(store: St
 
 
 async def test_subscribers_of_the_outbox_are_notified_after_the_commit(store: Store, clock: Clock) -> None:
-    """A wake-up is seen only when what it is about is on disk; nothing else wakes."""
+    """The notification comes after the commit of a delivery, and only then."""
     notified = asyncio.Event()
     store.notifier.subscribe(DeliveriesDue, lambda _: notified.set())
     await accept(store, a_new_job(plugin="silent"))
@@ -302,7 +302,7 @@ async def test_subscribers_of_the_outbox_are_notified_after_the_commit(store: St
 
 
 async def test_an_attempt_is_counted_before_it_is_made(store_factory: StoreFactory) -> None:
-    """At least once, across restarts; dying while sending makes it due again, and counted."""
+    """After a crash while it is sent, a delivery is due again and the attempt is counted."""
     store, clock = await store_factory.open(), store_factory.clock
     await accept(store, a_reporting_job())
     (delivery,) = await claim_deliveries(store, clock)
@@ -377,7 +377,7 @@ async def test_the_ledger_never_tells_the_url(store: Store, clock: Clock) -> Non
 
 
 async def test_a_delivery_can_be_sent_again(store: Store, clock: Clock) -> None:
-    """With the same id and body; one that is pending is due anyway."""
+    """It has the same id and body. A pending delivery is not changed."""
     await accept(store, a_reporting_job())
     (delivery,) = await claim_deliveries(store, clock)
     assert not await store.resend(delivery.id)
@@ -409,7 +409,7 @@ async def test_deliveries_are_listed_by_job_and_status(store: Store, clock: Cloc
 
 
 async def test_deliveries_with_any_text_can_be_filtered(store: Store) -> None:
-    """An error may have a NUL, which some types of a database cannot hold."""
+    """An error may contain NUL, which some types of a database cannot store."""
     job_id = await accept(store, a_reporting_job())
     await run_next(store, failed(permanent=True, error="a\x00b"))
     page = await store.list_deliveries(DeliveryFilter(plugin="echo", command="handle"), limit=9)
@@ -423,7 +423,7 @@ async def test_never_more_than_asked_for(store: Store, clock: Clock) -> None:
 
 
 async def test_a_clock_set_back_does_not_silence_the_outbox(store: Store, clock: Clock) -> None:
-    """A row written after a jump is due by the clock, not by the last timestamp."""
+    """A delivery is due by the clock, not by the last stored instant."""
     await accept(store, a_new_job())
     clock.advance(hours=-6)
     await accept(store, a_reporting_job())
@@ -431,7 +431,7 @@ async def test_a_clock_set_back_does_not_silence_the_outbox(store: Store, clock:
 
 
 async def test_a_pending_delivery_waits_no_longer_than_its_retry_time(store: Store, clock: Clock) -> None:
-    """At a clock jump waiting times are clamped, those of deliveries too."""
+    """After a jump of the clock the waiting times of deliveries are shortened too."""
     await accept(store, a_reporting_job())
     (delivery,) = await claim_deliveries(store, clock)
     retry_at = clock.now + timedelta(seconds=5)
@@ -445,7 +445,7 @@ async def test_a_pending_delivery_waits_no_longer_than_its_retry_time(store: Sto
 async def test_a_failure_that_is_reported_late_does_not_undo_a_later_attempt(
     store: Store, clock: Clock
 ) -> None:
-    """A sender that was stopped for long finds that another one has sent the event again."""
+    """While a sender was stopped, another one has sent the delivery again."""
     job_id = await accept(store, a_reporting_job())
     (first,) = await claim_deliveries(store, clock)
     clock.advance(minutes=2)

@@ -1,4 +1,4 @@
-"""A returned write is on disk, and recorded time only goes forward."""
+"""A write that has returned is on disk, and stored instants never go back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ductile.store.port import Store
 
 
 async def test_reads_see_every_write_that_returned(store: Store) -> None:
-    """After a 202 the job is readable."""
+    """A job can be read as soon as it is accepted."""
     for _ in range(20):
         job_id = await accept(store, a_new_job())
         assert (await stored(store, job_id)).status is JobStatus.QUEUED
@@ -78,7 +78,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
 
 
 async def test_two_stores_have_two_ids(store_factory: StoreFactory) -> None:
-    """Survivors of a crash are recognised by the store's id."""
+    """The id of the store identifies processes that outlive their daemon."""
     store = await store_factory.open()
     directory = store_factory.directory / "other"
     directory.mkdir()
@@ -88,7 +88,7 @@ async def test_two_stores_have_two_ids(store_factory: StoreFactory) -> None:
 
 
 async def test_stored_instants_never_go_back(store_factory: StoreFactory) -> None:
-    """Max(now, last issued), across a restart too."""
+    """Each is the later one of the clock and the last stored instant, also after a restart."""
     store, clock = await store_factory.open(), store_factory.clock
     job_id = await accept(store, a_new_job())
     latest = clock.now
@@ -106,7 +106,7 @@ async def test_stored_instants_never_go_back(store_factory: StoreFactory) -> Non
 
 
 async def test_due_times_follow_the_clock_and_not_recorded_timestamps(store: Store, clock: Clock) -> None:
-    """A clock that was set back does not stop retries: they are planned by the clock there is."""
+    """Retries are planned by the present clock, so a clock that was set back does not stop them."""
     await accept(store, a_new_job())
     clock.advance(hours=-5)
     await run_next(store, failed())
@@ -125,7 +125,7 @@ async def test_order_holds_across_a_restart(store_factory: StoreFactory) -> None
 async def test_a_running_job_is_still_running_after_a_restart_until_it_is_recovered(
     store_factory: StoreFactory,
 ) -> None:
-    """At start every running job is an orphan; the store does not guess."""
+    """Only `recover` changes running jobs, not the opening of the store."""
     store = await store_factory.open()
     job_id = await accept(store, a_new_job())
     await claim_all(store)
@@ -136,7 +136,7 @@ async def test_a_running_job_is_still_running_after_a_restart_until_it_is_recove
 
 
 async def test_a_large_output_is_kept_whole(store: Store) -> None:
-    """Stdout up to 10 MiB."""
+    """The limit is 10 MiB of stdout."""
     text = "é" * (5 * 1024 * 1024)
     await accept(store, a_new_job())
     settled = await run_next(store, ok(stdout=text))

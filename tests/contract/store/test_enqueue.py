@@ -1,4 +1,4 @@
-"""Putting jobs on the queue."""
+"""Submissions of jobs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ EACH_FIELD: dict[str, Any] = {
 
 
 def test_each_field_is_tried() -> None:
-    """Except fields that every job has, and fields that a job does not show: other tests check them."""
+    """Other tests check the fields that every job has, and those that a job does not show."""
     others = {
         "id",
         "plugin",
@@ -113,7 +113,7 @@ def test_each_field_is_tried() -> None:
 
 @pytest.mark.parametrize("field", EACH_FIELD)
 async def test_a_field_is_read_back_where_it_is_the_only_one(store: Store, field: str) -> None:
-    """How a job is written may depend on what it has, what is read back may not."""
+    """The way in which a row is written depends on its fields; the values that are read do not."""
     event = an_event(id="event")
     context = NewContext(id="context", baggage={})
     new = a_new_job(**{"payload": None if field == "source_event_id" else {"n": 1}, field: EACH_FIELD[field]})
@@ -128,7 +128,7 @@ async def test_a_field_is_read_back_where_it_is_the_only_one(store: Store, field
 
 
 async def test_a_job_without_a_payload_has_its_events(store: Store) -> None:
-    """An event's payload is stored once and read through every job it started."""
+    """The payload of an event is stored once and read with every job that it started."""
     event = an_event(payload={"body": "x"}, headers={"x-id": "7"})
     jobs = [a_new_job(payload=None, source_event_id=event.id) for _ in range(2)]
     await submit(store, *jobs, event=event)
@@ -137,7 +137,7 @@ async def test_a_job_without_a_payload_has_its_events(store: Store) -> None:
 
 
 async def test_a_submission_is_accepted_whole_or_not_at_all(store: Store) -> None:
-    """One job that cannot be stored keeps its siblings, their event and contexts out too."""
+    """One job that cannot be stored keeps out the other jobs, their event and contexts."""
     twin = a_new_job()
     event = an_event()
     context = NewContext(id=an_id(), baggage={})
@@ -166,7 +166,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
 
 
 async def test_a_success_within_the_window_drops_the_submission(store: Store, clock: Clock) -> None:
-    """Up to and including the end of the window, and recorded in the ledger with key and job."""
+    """The end of the window is included. The ledger records key and job."""
     original = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, ok())
     clock.advance(hours=24)
@@ -201,7 +201,7 @@ async def test_only_a_success_counts(store: Store, permanent: bool) -> None:
 
 
 async def test_without_an_override_a_live_match_is_waited_for(store: Store) -> None:
-    """A queued or running match drops nothing; the second waits its turn."""
+    """A queued or running match drops nothing: the second job waits for it."""
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     (second,) = await submit(store, a_new_job(dedupe_key="key:a"))
     assert isinstance(second, Accepted)
@@ -212,7 +212,9 @@ async def test_without_an_override_a_live_match_is_waited_for(store: Store) -> N
 
 @pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING])
 async def test_with_an_override_a_live_match_drops_it(store: Store, status: JobStatus) -> None:
-    """The per-call window counts what is in flight; the caller gets that job's id."""
+    """With a time limit of its own, a submission also counts live jobs. The caller gets the id
+    of that job.
+    """
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     if status is JobStatus.RUNNING:
         await claim_all(store)
@@ -230,7 +232,7 @@ async def test_with_an_override_a_match_that_waits_for_its_retry_drops_it(store:
 
 
 async def test_an_override_is_the_window(store: Store, clock: Clock) -> None:
-    """The per-call window replaces the default, shorter or longer."""
+    """The time limit of the submission replaces the default, shorter or longer."""
     await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, ok())
     clock.advance(seconds=11)
@@ -243,7 +245,7 @@ async def test_an_override_is_the_window(store: Store, clock: Clock) -> None:
 
 
 async def test_the_identity_is_plugin_command_and_key(store: Store) -> None:
-    """The same key for another target is another job, and runs at the same time."""
+    """A job with the same key for another target is no duplicate, and runs at the same time."""
     jobs = [
         a_new_job("echo", "handle", dedupe_key="key:a", dedupe_ttl=60),
         a_new_job("echo", "poll", dedupe_key="key:a", dedupe_ttl=60),
@@ -256,7 +258,7 @@ async def test_the_identity_is_plugin_command_and_key(store: Store) -> None:
 
 
 async def test_the_latest_job_with_a_key_is_found_whatever_became_of_it(store: Store) -> None:
-    """Also a failed one, with what it was given; of its own plugin and command only."""
+    """A failed job is found too, with its payload; jobs of another plugin or command are not."""
     assert await store.latest_with_key("echo", "handle", "key:a") is None
     first = await accept(store, a_new_job(dedupe_key="key:a", max_attempts=1, payload={"n": 1}))
     await run_next(store, failed(permanent=True))
@@ -272,7 +274,7 @@ async def test_the_latest_job_with_a_key_is_found_whatever_became_of_it(store: S
 
 
 async def test_a_context_of_a_duplicate_is_not_kept(store: Store) -> None:
-    """A duplicate start of a run is found out before any context row is written."""
+    """A duplicate is recognised before a context is written."""
     await accept(store, a_new_job(dedupe_key="key:a"))
     context = NewContext(id=an_id(), baggage={"a": 1})
     duplicate = a_new_job(dedupe_key="key:a", dedupe_ttl=60, event_context_id=context.id)
@@ -284,7 +286,7 @@ async def test_a_context_of_a_duplicate_is_not_kept(store: Store) -> None:
 
 
 async def test_the_same_child_is_not_made_twice(store: Store) -> None:
-    """Identity is (producer, execution, event, target); a conflict is reported."""
+    """Producer, execution, event and target identify a child; a conflict is reported."""
     origin = Origin(job_id=an_id(), execution=1, event_index=0, target="sink.handle")
     first = a_new_job(origin=origin)
     await accept(store, first)
@@ -327,14 +329,14 @@ async def test_any_text_survives(store: Store) -> None:
 
 
 async def test_a_job_that_cannot_be_stored_is_refused_and_harms_no_other(store: Store) -> None:
-    """No database stores a lone surrogate: its caller gets an error, the others are not affected."""
+    """No database stores a lone surrogate: its caller gets an error, other callers do not."""
     with pytest.raises(RefusedError):
         await submit(store, a_new_job(payload={"x": "\ud800"}))
     await accept(store, a_new_job())
 
 
 async def test_whatever_was_stored_can_be_claimed(store: Store) -> None:
-    """Promise 3: no payload, however deep, may stop the queue: it is refused, or it is read."""
+    """A payload of any depth is refused or can be read: none stops the queue."""
     for depth in (*range(200, 300, 8), *range(960, 1000)):
         payload: JsonObject = {}
         for _ in range(depth):
@@ -349,14 +351,14 @@ async def test_whatever_was_stored_can_be_claimed(store: Store) -> None:
 
 
 async def test_a_submission_without_jobs_keeps_its_event(store: Store) -> None:
-    """An event that nothing listens to is kept all the same."""
+    """An event that starts nothing is stored."""
     event = an_event()
     assert await submit(store, event=event) == ()
     assert await store.get_event(event.id) is not None
 
 
 async def test_a_reopened_store_goes_on_counting(store_factory: StoreFactory) -> None:
-    """FIFO is by sequence: numbers never come back, whatever was removed."""
+    """Numbers are not used again, whatever was removed."""
     store = await store_factory.open()
     (first,) = await submit(store, a_new_job())
     store = await store_factory.reopen()

@@ -1,4 +1,4 @@
-"""Failures are recorded with the end of the job, and forgotten with the creation of the notice about them."""
+"""Failures are recorded with the end of the job, and removed when the notice about them is created."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_notice_that_fails_causes_none_and_is_counted(store: Store, cloc
 
 
 async def test_what_follows_from_a_notice_causes_none(store: Store) -> None:
-    """A route from the receiver to a broken plugin would otherwise feed itself for ever."""
+    """Otherwise a route from the receiver to a broken plugin would be a loop."""
     policy = replace(some_policy(a_route("sent", source="tell", to="broken")), on_failure=RECEIVER)
     await fail_one(store, policy)
     await store.send_failure_notice(policy)

@@ -1,4 +1,4 @@
-"""Figures about the queue and about what ran, plugin by plugin."""
+"""Statistics of the queue and of executions, by plugin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ductile.store.port import Store
 
 
 async def test_the_queue_plugin_by_plugin(store: Store, clock: Clock) -> None:
-    """Counts of ready, waiting and running jobs, and the age of the oldest."""
+    """There are counts of ready, waiting and running jobs, and the age of the oldest."""
     await accept(store, a_new_job("a"))
     await settle(store, await claim_one(store), failed())
     await accept(store, a_new_job("a"))
@@ -37,7 +37,7 @@ async def test_an_ended_job_is_not_in_the_queue(store: Store) -> None:
 
 
 async def test_how_executions_ended(store: Store, clock: Clock) -> None:
-    """Counted by plugin and status, since an instant, and among the latest only."""
+    """Executions since an instant are counted by plugin and status, among the latest only."""
     await accept(store, a_new_job("a"))
     await run_next(store, ok())
     clock.advance(hours=2)
@@ -58,7 +58,7 @@ async def test_how_executions_ended(store: Store, clock: Clock) -> None:
 
 
 async def test_times_of_executions(store: Store, clock: Clock) -> None:
-    """The wait is that of the first start; a retry has none. Unobserved ends have no run time."""
+    """The wait is that of the first start; a retry has none. Unobserved ends have no duration."""
     await accept(store, a_new_job("a", max_attempts=2))
     clock.advance(seconds=3)
     await settle(store, await claim_one(store), failed())
@@ -92,7 +92,7 @@ async def test_a_digest_has_what_ended_badly_and_what_waits_since_an_instant(
 
 
 async def test_jobs_are_counted_and_listed_by_reason_and_duration(store: Store, clock: Clock) -> None:
-    """In every order each job is on one page, whatever comes in between."""
+    """In every order each job is on one page, whatever is added meanwhile."""
     durations = {}
     for seconds in (5, 1, 9):
         job_id = await accept(store, a_new_job("a"))
@@ -114,7 +114,7 @@ async def test_jobs_are_counted_and_listed_by_reason_and_duration(store: Store, 
 
 
 async def test_executions_over_time(store: Store, clock: Clock) -> None:
-    """Counted by span and plugin; beyond what is counted, the numbers of the log tell how many there are."""
+    """Executions are counted by span and plugin. Beyond the limit, the numbers of log rows give the total."""
     begin = clock()
     for plugin in ("a", "a", "b"):
         await accept(store, a_new_job(plugin))

@@ -42,7 +42,7 @@ async def test_a_change_initialises_again(store: Store, field: str) -> None:
 
 
 async def test_a_failure_is_kept_and_not_repeated(store: Store) -> None:
-    """Not retried; failure marks the plugin."""
+    """A failed init marks the plugin and is not retried."""
     job = an_init()
     await store.begin_init(KEY, job)
     await run_next(store, failed(error="no token"))
@@ -55,7 +55,7 @@ async def test_a_failure_is_kept_and_not_repeated(store: Store) -> None:
 async def test_an_init_that_a_crash_cut_short_is_begun_again_three_times_at_most(
     store_factory: StoreFactory,
 ) -> None:
-    """An unfinished one is re-run at start, at most three times."""
+    """An unfinished init runs again at the next start."""
     for _ in range(3):
         store = await store_factory.reopen()
         job = an_init()
@@ -96,7 +96,7 @@ async def test_an_init_that_was_run_by_hand_is_not_the_cores(store: Store) -> No
 
 @pytest.mark.parametrize("reason", [JobReason.PLUGIN_REMOVED, JobReason.PURGED])
 async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, reason: JobReason) -> None:
-    """Only the plugin's own failure marks it; one that was disabled meanwhile is tried again."""
+    """Only a failure of the plugin itself marks it. An init that was ended while queued is run again."""
     await store.begin_init(KEY, an_init())
     await store.end_queued(reason, POLICY)
     second = an_init()
@@ -104,7 +104,7 @@ async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, r
 
 
 async def test_a_configuration_is_recorded_with_its_inits(store: Store) -> None:
-    """An answer for each; one that has run before is not run again."""
+    """Each init has a result; a finished one does not run again."""
     await store.begin_init(KEY, an_init())
     await run_next(store, ok())
     fresh = an_init()
@@ -122,7 +122,7 @@ async def test_a_configuration_is_recorded_with_its_inits(store: Store) -> None:
 
 
 async def test_a_configuration_whose_inits_cannot_be_stored_is_not_recorded(store: Store) -> None:
-    """It is the configuration with its inits, or nothing at all."""
+    """The configuration and its inits are stored together or not at all."""
     unfit = replace(an_init(), plugin="q", payload={"text": "\ud800"})
     inits = (NewInit(key=KEY, job=an_init()), NewInit(key=replace(KEY, plugin="q"), job=unfit))
     with pytest.raises(RefusedError):
@@ -132,7 +132,7 @@ async def test_a_configuration_whose_inits_cannot_be_stored_is_not_recorded(stor
 
 
 async def test_a_claim_requested_before_a_configuration_does_not_get_its_inits(store: Store) -> None:
-    """It asks by the configuration before, in which the plugin may not even be: the init would be lost."""
+    """The claim belongs to the previous configuration, in which the plugin may not exist."""
     await accept(store, a_new_job("q"))
     claiming = asyncio.ensure_future(claim_all(store))
     await asyncio.sleep(0)
@@ -146,7 +146,7 @@ async def test_a_claim_requested_before_a_configuration_does_not_get_its_inits(s
 
 
 async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
-    """The result of the init of each version; a later success of the same job counts."""
+    """There is the result for each version; a later success of the same job counts."""
     first, second = an_init(), an_init()
     await store.begin_init(KEY, first)
     await run_next(store, failed(error="no token"))

@@ -1,4 +1,4 @@
-"""What one token has started, and the store in which there is nothing else."""
+"""The jobs that one token has started, and the store that shows only these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLBACK = StateSubscription(url="http://127.0.0.1:9/hook")
 
 
 async def populate(store: Store) -> dict[str, str]:
-    """Jobs of two tokens and of none, with routed children, a run, failures, keys and state webhooks."""
+    """Run jobs of two tokens and of none, with routed children, a run, failures, keys and state webhooks."""
     policy = some_policy(a_route(source="echo"))
     ids = {}
     for token in (AGENT, OTHER, None):
@@ -50,7 +50,7 @@ async def populate(store: Store) -> dict[str, str]:
 
 
 async def test_every_list_has_only_what_the_token_started(store: Store) -> None:
-    """Whatever else is filtered by, and in every order."""
+    """Every other filter and every order can be combined with it."""
     ids = await populate(store)
     own = OwnJobs(store, AGENT)
     own_ids = {ids[AGENT], ids[f"{AGENT} child"]}
@@ -93,7 +93,7 @@ async def test_every_list_has_only_what_the_token_started(store: Store) -> None:
 
 
 async def test_the_ledger_and_the_outbox_know_the_token_of_each_job(store: Store) -> None:
-    """Entries of other kinds than transitions too."""
+    """Entries other than transitions have the token too."""
     ids = await populate(store)
     await store.cancel(await accept(store, a_new_job(token=AGENT)), some_policy())
     job_ids = {row.job_id for row in await whole_ledger(store) if row.job_id}
@@ -119,7 +119,7 @@ async def test_the_ledger_and_the_outbox_know_the_token_of_each_job(store: Store
 
 
 def test_an_older_store_learns_the_token_of_its_entries(tmp_path: Path) -> None:
-    """From the jobs that it has."""
+    """The token is that of the job in the store."""
     connection = apsw.Connection(str(tmp_path / "old.db"))
     known = migrations()
     for version, sql in known[:11]:
@@ -144,7 +144,7 @@ def test_an_older_store_learns_the_token_of_its_entries(tmp_path: Path) -> None:
 
 
 async def test_a_job_of_another_token_does_not_exist(store: Store, clock: Clock) -> None:
-    """It cannot be read, and a change of it answers as that of an unknown id."""
+    """It cannot be read, and a change of it has the result of an unknown id."""
     ids = await populate(store)
     own, policy = OwnJobs(store, AGENT), some_policy()
     for name in (OTHER, f"{OTHER} child", "none", "none child", "run", "unknown"):
@@ -173,7 +173,7 @@ async def test_a_job_of_another_token_does_not_exist(store: Store, clock: Clock)
 
 
 async def test_what_is_not_about_own_jobs_is_refused(store: Store) -> None:
-    """A verb that was not considered shows nothing: it raises."""
+    """Every verb that is not explicitly supported raises an error."""
     own = OwnJobs(store, AGENT)
     for verb in (own.queue_counts, own.list_breakers, own.release_due, own.stats, own.close, own.is_full):
         with pytest.raises(DeniedError):
@@ -185,7 +185,7 @@ async def test_what_is_not_about_own_jobs_is_refused(store: Store) -> None:
 
 
 def test_what_is_for_own_jobs_is_named_here() -> None:
-    """A verb is added to the store of own jobs by a decision, and to this list."""
+    """A new verb of the store of own jobs must be added to this list."""
     own = {name for name, attribute in vars(OwnJobs).items() if inspect.iscoroutinefunction(attribute)}
     adapter = {"close", "check_files", "is_full", "stats"}
     passed_on = {"get_event", "get_event_context", "config_history", "ledger_range", "index_log", "enqueue"}

@@ -1,8 +1,7 @@
-"""Every pair of verbs at the same time: whatever meets, the rows at rest keep every rule.
+"""Every pair of verbs at the same time: afterwards the rows at rest violate no rule.
 
-The store is populated with a job of each kind; both verbs of a pair aim at the same ones. What the
-answers are depends on who comes first and is not looked at here: the rules are. On PostgreSQL the second verb
-of a pair runs in another process.
+The store has a job of each kind, and both verbs of a pair use the same jobs. Their results depend on the
+order and are not checked. On PostgreSQL the second verb of a pair runs in another process.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def other_process() -> Iterator[OtherProcess]:
 async def test_any_two_verbs_can_meet(
     first: str, kind: StoreKind, other_process: OtherProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """One transaction for each verb, so no two can leave something half-way between them."""
+    """Each verb is one transaction, so no two of them leave a partial change."""
     later = list(VERBS)[list(VERBS).index(first) :]
     for second in later:
         factory = StoreFactory(kind=kind, directory=tmp_path_factory.mktemp("pair"))
@@ -51,7 +50,7 @@ async def test_any_two_verbs_can_meet(
 async def test_all_verbs_can_meet(
     order: int, kind: StoreKind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """All of them at once, in several orders of arrival, and again while the first round is still on."""
+    """All verbs run at once in several orders, and again before the first ones have ended."""
     factory = StoreFactory(kind=kind, directory=tmp_path_factory.mktemp("all"))
     populated = await a_populated_store(factory)
     verbs = list(VERBS.values())

@@ -1,4 +1,6 @@
-"""Jobs that no live node may run: held where it is seen, released when a node may, ended when none comes."""
+"""Jobs that no live node may run: held with a visible reason, released when a node may run
+them, ended after a time limit.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ async def hold_of(store: Store, job_id: str) -> Hold | None:
 
 
 def counts(groups: object) -> dict[str, int]:
-    """How many jobs of each plugin."""
+    """Return the number of jobs of each plugin."""
     return {group.plugin: count for group, count in groups.items()}  # type: ignore[attr-defined]
 
 
@@ -112,7 +114,7 @@ async def test_jobs_of_one_key_are_held_together_and_run_one_at_a_time(store: St
 
 
 async def test_a_suspect_that_waits_for_a_node_does_not_block_the_others(store: Store, clock: Clock) -> None:
-    """Jobs that ran twice when a node died run one at a time, but not behind one that cannot run."""
+    """Jobs that ran twice when a node died run one at a time, but not after one that cannot run."""
     gpu, fetch = [await accept(store, a_new_job(plugin)) for plugin in ("gpu", "fetch")]
     for _ in range(2):
         await claim_all(store)
@@ -177,7 +179,7 @@ async def test_held_jobs_can_be_cancelled(store: Store) -> None:
 
 
 async def test_the_only_daemon_of_a_store_releases_every_job(store: Store) -> None:
-    """A store that several nodes shared was moved to a file."""
+    """Here a store of several nodes was moved to a file."""
     pinned = await accept(store, a_new_job(EXEC_PLUGIN, node="two"))
     other = await accept(store, a_new_job("gpu"))
     await place(store, FETCHER)
@@ -199,7 +201,7 @@ async def test_a_job_of_one_node_waits_for_that_node(store: Store, clock: Clock)
 
 @pytest.mark.parametrize("kind", [kind for kind in STORE_KINDS if kind.name == "postgres"])
 async def test_a_node_claims_its_own_jobs_and_those_of_any_node(kind: StoreKind, tmp_path: Path) -> None:
-    """On a store for one daemon every job is that daemon's."""
+    """A store for one daemon has no jobs of other nodes."""
     factory = StoreFactory(kind=kind, directory=tmp_path)
     store = await factory.open()
     jobs = [await accept(store, a_new_job(EXEC_PLUGIN, node=node)) for node in ("two", "one", None, "one")]

@@ -1,4 +1,4 @@
-"""PostgreSQL that goes away: nothing is lost or doubled, and the store comes back by itself."""
+"""Faults of the PostgreSQL server: nothing is lost or doubled, and the store recovers by itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def opened(directory: Path, *, seed: int = 1, proxied: bool = True) -> Asy
 async def test_a_connection_lost_during_commit_neither_loses_nor_doubles(
     tmp_path: Path, proxy: CuttingProxy, cut_at: CutAt
 ) -> None:
-    """The store asks the server whether it has committed, and repeats only what it has not."""
+    """The store asks the server whether the transaction was committed, and repeats it only if not."""
     async with opened(tmp_path) as store:
         await accept(store, a_new_job(plugin="first"))
         proxy.cut_at = cut_at
@@ -68,7 +68,7 @@ async def test_a_result_is_settled_once_if_the_connection_is_lost_during_its_com
 
 
 def test_a_transaction_that_a_failover_has_lost_was_not_committed(tmp_path: Path) -> None:
-    """The server that took over may not have given out its id yet: then asking fails."""
+    """The new primary may not have assigned the id of the transaction yet, and the question fails."""
     with connection.connect(store_url(tmp_path), application_name="test") as server:
         current = "SELECT CAST(pg_current_xact_id() AS text)"
         (committed,) = server.execute(current).fetchone() or ("",)
@@ -116,7 +116,7 @@ async def test_an_unreachable_server_refuses_work_and_is_used_again_when_it_is_b
 
 
 async def test_two_nodes_write_one_after_the_other(tmp_path: Path) -> None:
-    """Numbers of the ledger are given out without gaps or repetitions, and become visible in order."""
+    """The numbers of the ledger have no gaps and no repetitions, and become visible in order."""
     async with (
         opened(tmp_path, seed=1, proxied=False) as first,
         opened(tmp_path, seed=2, proxied=False) as second,
@@ -154,7 +154,7 @@ async def test_a_wrong_password_is_a_clear_error_without_the_url(tmp_path: Path)
 async def test_a_node_that_stops_inside_a_transaction_does_not_block_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server ends its transaction and gives the lock to the others; its own request runs again later."""
+    """The server ends the transaction and gives the lock to other nodes. The request runs again later."""
     monkeypatch.setattr(write_connection, "IDLE_MILLISECONDS", 200)
     entered, go_on = threading.Event(), threading.Event()
 
@@ -185,7 +185,7 @@ async def test_a_node_that_stops_inside_a_transaction_does_not_block_the_others(
 async def test_a_server_that_hangs_counts_as_away(
     tmp_path: Path, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The network acknowledges every packet, and no answer comes: callers are refused, not kept waiting."""
+    """The network acknowledges every packet, and no response comes: callers are refused."""
     monkeypatch.setattr(write_connection, "WRITE_ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(connection, "CONNECT_OPTIONS", {**connection.CONNECT_OPTIONS, "connect_timeout": 2})
     async with opened(tmp_path) as store:
@@ -201,7 +201,7 @@ async def test_a_server_that_hangs_counts_as_away(
 
 @pytest.mark.parametrize("state", ["08006", "40001", "40P01", "53200", "53300", "55P03", "57014", "58030"])
 async def test_faults_that_pass_are_not_failures(tmp_path: Path, state: str) -> None:
-    """Whatever the server says of its connections, locks or memory: the same write may succeed later."""
+    """After a fault of connections, locks or memory the same write may succeed later."""
     async with opened(tmp_path, proxied=False) as store:
         POSTGRES.run_sql(tmp_path, fail_inserts_into("job_queue", state))
         with pytest.raises(StoreBusyError):
@@ -224,7 +224,7 @@ async def test_a_full_disk_of_the_server_refuses_submissions_until_there_is_room
 
 
 async def test_connections_that_the_server_ends_while_idle_do_not_fail_a_verb(tmp_path: Path) -> None:
-    """An operator ends them, or a limit for idle sessions does."""
+    """An operator or a limit for idle sessions ends them."""
     async with opened(tmp_path, proxied=False) as store:
         job_id = await accept(store, a_new_job())
         await store.get_job(job_id)

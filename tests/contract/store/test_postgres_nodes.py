@@ -1,4 +1,4 @@
-"""Nodes that share a store: membership, what an ended node may not do, and how changes reach the others."""
+"""Nodes that share a store: membership, limits of an ended node, and notifications between nodes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_no_two_live_nodes_have_one_name(tmp_path: Path) -> None:
 
 
 async def test_an_ended_node_claims_nothing_and_its_jobs_are_recovered(tmp_path: Path) -> None:
-    """The jobs of live nodes are left alone. A late result of the ended node changes nothing."""
+    """The jobs of live nodes do not change. A late result of the ended node changes nothing."""
     async with open_store(tmp_path) as store:
         one, two = a_node("one"), a_node("two")
         for node in (one, two):
@@ -157,7 +157,7 @@ async def test_a_heartbeat_names_the_jobs_to_stop(tmp_path: Path) -> None:
 
 
 async def test_nodes_whose_clocks_differ_by_minutes_store_instants_in_order(tmp_path: Path) -> None:
-    """Each writes in turn; nothing that is stored is earlier than what was stored before it."""
+    """The nodes write in turn, and no stored instant is earlier than the one before it."""
     late, early = Clock(), Clock()
     early.advance(minutes=7)
     one = open_postgres_store(store_url(tmp_path), clock=late, rng=some_rng(1))
@@ -207,7 +207,7 @@ async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Pa
 
 
 async def test_a_copy_of_the_store_beside_it_is_not_told(tmp_path: Path) -> None:
-    """A copy has the same id, and jobs of the same ids: a cancel here must not reach the job there."""
+    """A copy has the same id and the same jobs. A cancel in one must not reach the other."""
     own = tmp_path / "own"
     async with (
         open_store(tmp_path / "copy", copy_of=own) as copy,
@@ -290,7 +290,7 @@ def test_payloads_carry_every_end_and_fit_a_notification(ids: list[str], dues: l
 
 
 async def test_jobs_of_a_node_that_has_just_ended_wait_for_the_next_recovery(tmp_path: Path) -> None:
-    """Processes that it left were not looked for yet."""
+    """Remaining processes of the node were not looked for yet."""
     node = a_node("one")
     async with open_store(tmp_path) as store:
         await store.cluster.join(node)
@@ -306,7 +306,7 @@ async def test_jobs_of_a_node_that_has_just_ended_wait_for_the_next_recovery(tmp
 async def test_a_node_that_stops_while_it_sends_statements_does_not_block_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server waits for the rest of a batch without limit: a node that waits for the lock ends that."""
+    """The server would wait for the rest of a batch for ever. A node that waits for the lock ends this."""
     monkeypatch.setattr(write_connection, "HANGING_SECONDS", 0.1)
     monkeypatch.setattr(cluster, "STUCK_SECONDS", 0.1)
     node = a_node("one")
@@ -322,7 +322,7 @@ async def test_a_node_that_stops_while_it_sends_statements_does_not_block_the_ot
 
 
 def send_half_a_batch(connection: psycopg.Connection[Any]) -> None:
-    """Take the lock of the store in a transaction, and do not tell the server that more has to come."""
+    """Take the lock of the store in a transaction, and leave the batch of statements incomplete."""
     raw = connection.pgconn
     raw.enter_pipeline_mode()
     raw.send_query_params(b"BEGIN", None)

@@ -38,13 +38,13 @@ async def test_both_databases_have_the_same_tables_and_columns(tmp_path: Path) -
 
 @pytest.mark.parametrize("migrations", [sqlite_migrations, postgres_migrations])
 def test_no_two_migrations_have_one_number(migrations: Callable[[], list[tuple[int, str]]]) -> None:
-    """The second would be skipped where the first was applied before."""
+    """A store with the first one would skip the second one."""
     versions = [version for version, _ in migrations()]
     assert versions == list(range(1, len(versions) + 1))
 
 
 async def test_postgres_accepts_every_query(tmp_path: Path) -> None:
-    """Also those that no verb of the contract suite has run."""
+    """The queries include those that no test of the verbs has run."""
     store = open_postgres_store(store_url(tmp_path), clock=Clock(), rng=some_rng(1))
     await store.close()
     refused = {}
@@ -68,15 +68,15 @@ def test_a_statement_for_several_jobs_changes_the_columns_of_that_for_one(one: s
     assert changed(load_postgres_queries()[several]) == columns
 
 
-#: The table is emptied, or `system doctor` asks for all rows.
-_READS_WHOLE_TABLES = frozenset({"empty_search_index", "failing_receivers"})
-#: What runs for each job, and looks jobs up by their number.
+#: This query empties the table.
+_READS_WHOLE_TABLES = frozenset({"empty_search_index"})
+#: Queries that run for each job and find it by its number.
 _BY_NUMBER = ("claim_jobs", "jobs_to_settle", "settle_job", "settle_jobs")
 
 
 @pytest.fixture
 async def connection(tmp_path: Path) -> AsyncIterator[psycopg.Connection[Any]]:
-    """A connection with the settings of the writer. Its plans are those that are kept for all values."""
+    """Return a connection with the settings of the writer. Its plans are generic, for all values."""
     store = open_postgres_store(store_url(tmp_path), clock=Clock(), rng=some_rng(1))
     await store.close()
     with psycopg.connect(store_url(tmp_path), autocommit=True) as connection:
@@ -99,7 +99,7 @@ def test_every_query_on_a_large_table_can_use_an_index(connection: psycopg.Conne
 
 @pytest.mark.parametrize("name", _BY_NUMBER)
 def test_claims_and_ends_look_jobs_up_by_number(connection: psycopg.Connection[Any], name: str) -> None:
-    """The table is empty now, and the plan is still used when it has many rows."""
+    """The plan of the empty table is still used when the table has many rows."""
     indexes = {
         node["Index Name"]: "Index Cond" in node
         for node in _plan(connection, _queries()[name])
@@ -110,7 +110,7 @@ def test_claims_and_ends_look_jobs_up_by_number(connection: psycopg.Connection[A
 
 
 def _queries() -> dict[str, str]:
-    """The queries with numbered parameters."""
+    """Return the queries with numbered parameters."""
     queries = {}
     for name, text in load_queries("ductile.store.postgres").items():
         typed = re.sub(r"(?<!:):([a-z_]+) IS NULL", r"CAST(:\1 AS text) IS NULL", text)

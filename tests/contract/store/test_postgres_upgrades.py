@@ -1,4 +1,4 @@
-"""Versions of Ductile that meet on one PostgreSQL store: none changes it under another."""
+"""Several versions of Ductile on one PostgreSQL store: none migrates it while another one uses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def set_version(directory: Path, version: int) -> None:
 
 
 async def test_a_store_that_is_in_use_is_not_migrated(tmp_path: Path) -> None:
-    """A newer version starts while an older one runs: it is refused, and the older one goes on."""
+    """A newer version that starts while an older one runs is refused, and the older one goes on."""
     older = open_at(tmp_path)
     try:
         await accept(older, a_new_job())

@@ -1,7 +1,6 @@
-"""The queue against a model of it: random verbs, and after each the store says what the model says.
+"""The queue compared with a model of it after each of many random verbs.
 
-The model states the life of jobs (docs/reference/jobs.md) in a few dictionaries. It knows no SQL and no
-transactions.
+The model implements docs/reference/jobs.md in a few dictionaries, without SQL and transactions.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class ModelJob:
 
 @dataclass(slots=True)
 class Model:
-    """Jobs in order of their sequence, and what each verb does to them."""
+    """Jobs in order of their sequence, and the effect of each verb."""
 
     jobs: dict[str, ModelJob] = field(default_factory=dict)
 
@@ -93,7 +92,7 @@ class Model:
         ]
 
     def admit(self, job: ModelJob) -> None:
-        """Ready, unless its key is held or another suspect is active."""
+        """Make a job ready, unless its key is held or another suspect is active."""
         job.due = None
         if any(other.active for other in self.same_key(job) if other is not job):
             job.hold = Hold.KEY
@@ -105,7 +104,7 @@ class Model:
             job.hold = None
 
     def release_waiting(self, job: ModelJob, *, held: bool, was_suspect: bool) -> None:
-        """It stopped running, or ended: the oldest that waited for it and can go, goes."""
+        """Release the oldest job that waited for a job which has stopped running or ended."""
         waiting = [other for other in self.same_key(job) if other.hold is Hold.KEY] if held else []
         suspects = [other for other in self.jobs.values() if was_suspect and other.hold is Hold.SUSPECT]
         for line in (waiting, suspects):
@@ -308,7 +307,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The store is opened anew, and what ran is recovered."""
+        """Reopen the store, and recover the running jobs."""
         self.store = self.run(self.factory.reopen())
         running = [job for job in self.model.jobs.values() if job.status is JobStatus.RUNNING]
         recovery = self.run(self.store.recover(POLICY))
@@ -328,7 +327,7 @@ class QueueMachine(RuleBasedStateMachine):
         for job in ended:
             self.model.end(job, JobStatus.DEAD, self.clock.now)
 
-    # -- what must hold after each
+    # -- the comparison
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
@@ -345,7 +344,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("database", STORE_KINDS, ids=lambda kind: kind.name)
 def test_the_store_behaves_as_the_model(database: StoreKind) -> None:
-    """Whatever is asked for in whatever order, also across restarts."""
+    """The verbs come in any order, also with restarts."""
 
     class Machine(QueueMachine):
         kind = database

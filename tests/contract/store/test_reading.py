@@ -33,7 +33,7 @@ async def read_all_pages(read_page: Callable[[str | None], Awaitable[Page[Any]]]
 
 
 async def test_ids_are_found_by_their_beginning_and_by_their_end(store: Store, clock: Clock) -> None:
-    """Of jobs in the queue and in the log, each once, in order and no more than asked for."""
+    """Jobs of the queue and of the log are found once, in order, up to the limit."""
     ids = [f"01a1e748-4305-7000-8000-{end}" for end in ("00000000beef", "00000001beef", "00000000cafe")]
     for job_id in ids:
         await accept(store, a_new_job(id=job_id))
@@ -53,7 +53,7 @@ async def test_jobs_are_listed_newest_first_without_payload(store: Store) -> Non
 
 
 async def populate(store: Store, clock: Clock) -> dict[str, str]:
-    """One job of each kind that the filters distinguish."""
+    """Create one job of each kind that the filters distinguish."""
     ids = {}
     for name, fields, outcome in (
         ("succeeded", {"plugin": "a", "command": "poll", "run_id": "run"}, ok()),
@@ -118,7 +118,7 @@ async def test_jobs_by_id_and_time(store: Store, clock: Clock) -> None:
     ids=["id and status", "id and plugin", "run and parent"],
 )
 async def test_filters_are_all_applied(store: Store, clock: Clock, where: dict[str, Any]) -> None:
-    """A list holds what fits every filter that was given."""
+    """A list has the jobs that match every filter."""
     ids = await populate(store, clock)
     if "job_id" in where:
         where = {**where, "job_id": ids[where["job_id"]]}
@@ -164,7 +164,7 @@ async def test_pages_neither_repeat_nor_leave_out(store: Store, limit: int) -> N
 
 
 async def test_pages_are_stable_while_jobs_come_in(store: Store) -> None:
-    """A cursor goes on where the page ended, whatever was added meanwhile."""
+    """The next page begins where the last one ended, whatever was added meanwhile."""
     ids = [await accept(store, a_new_job()) for _ in range(4)]
     first = await store.list_jobs(JobFilter(), limit=2)
     for _ in range(3):
@@ -222,7 +222,7 @@ async def test_words_in_result_error_and_stderr_are_found(store: Store) -> None:
      "{x}", "+", "\\", "%", ";", "x\ty", "é\u0301", "🗝️", "*", '"a" "', "column : y", "a" * 5000],
 )  # fmt: skip
 async def test_no_query_can_break_the_search(store: Store, query: str) -> None:
-    """Quotes and operators are text to look for."""
+    """Quotes and operators are part of the searched text."""
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="harmless words"))
     await store.index_log()
@@ -262,7 +262,7 @@ async def test_a_search_is_narrowed_by_the_other_filters_and_pages(store: Store)
 
 
 async def test_only_the_beginning_of_a_large_output_is_searched(store: Store) -> None:
-    """The first 64 KiB."""
+    """The limit is 64 KiB."""
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="early " + "x " * 64 * 1024 + "latest"))
     await store.index_log()
@@ -270,13 +270,13 @@ async def test_only_the_beginning_of_a_large_output_is_searched(store: Store) ->
 
 
 async def test_a_text_that_no_database_takes_is_refused_and_no_crash(store: Store) -> None:
-    """Port: verbs raise only errors of ours."""
+    """Verbs raise only errors of Ductile."""
     with pytest.raises((StoreError, RefusedError)):
         await store.list_log(LogFilter(query="\ud800"), limit=1)
 
 
 async def test_an_id_that_no_database_takes_is_unknown(store: Store) -> None:
-    """Port: verbs raise only errors of ours; an id like that cannot exist."""
+    """Verbs raise only errors of Ductile, and such an id cannot exist."""
     with contextlib.suppress(StoreError, RefusedError):
         assert await store.get_job("\ud800") is None
 
@@ -305,7 +305,7 @@ async def test_a_tree_is_the_job_and_all_it_led_to(store: Store, clock: Clock) -
 
 
 async def test_parents_come_before_children_at_one_instant(store: Store) -> None:
-    """Oldest first, also when the clock stood still or was set back: creation order is the sequence."""
+    """The order is that of creation, also when the clock stood still or was set back."""
     policy = some_policy(a_route(source="echo", to="echo"))
     for _ in range(6):
         root = await accept(store, a_new_job("echo"))
@@ -323,7 +323,7 @@ async def test_parents_come_before_children_at_one_instant(store: Store) -> None
 
 
 async def test_the_ledger_is_read_in_order_and_in_pieces(store: Store) -> None:
-    """Numbers rise, and reading on from one leaves nothing out."""
+    """Numbers rise, and consecutive pieces leave out nothing."""
     for _ in range(4):
         await accept(store, a_new_job())
         await run_next(store, timed_out())
@@ -361,7 +361,7 @@ async def test_an_empty_ledger_has_no_range(store: Store) -> None:
 
 
 async def test_configurations_are_recorded(store: Store, clock: Clock) -> None:
-    """Every load, newest first."""
+    """The history has every load, newest first."""
     await store.record_config("h1", ConfigOrigin.START, {"service": {"name": "x"}})
     clock.advance(seconds=1)
     await store.record_config("h2", ConfigOrigin.RELOAD, {})
@@ -373,7 +373,7 @@ async def test_configurations_are_recorded(store: Store, clock: Clock) -> None:
 
 
 async def test_a_command_that_runs_jobs_by_itself_records_a_configuration_once(store: Store) -> None:
-    """Not a copy with each of them; a daemon that starts records it always."""
+    """A command does not store the same configuration again; the start of a daemon always does."""
     origins = [ConfigOrigin.START, ConfigOrigin.RUN, ConfigOrigin.RUN, ConfigOrigin.START]
     for origin in origins:
         await store.record_config("h1", origin, {})
@@ -384,7 +384,7 @@ async def test_a_command_that_runs_jobs_by_itself_records_a_configuration_once(s
 
 
 async def test_the_plugins_of_a_configuration_are_recorded_with_it(store: Store) -> None:
-    """Which plugin changed between two runs is found out from these."""
+    """They show which plugin changed between two runs."""
     plugins = {
         "crm": PluginVersion(version="1.0.0", fingerprint="blake3:aa", config="blake3:bb"),
         "gone": PluginVersion(version=None, fingerprint=None, config="blake3:cc"),
@@ -396,7 +396,7 @@ async def test_the_plugins_of_a_configuration_are_recorded_with_it(store: Store)
 
 
 async def test_the_cause_of_a_load_is_recorded_with_it(store: Store) -> None:
-    """Who applied what, in the history and in the ledger; a start has no cause."""
+    """The history and the ledger have author, command and plan; a start has no cause."""
     cause = LoadCause(command="apply", author="token deploy", plan="aa11", files="bb22")
     await store.record_config("h1", ConfigOrigin.START, {})
     await store.record_config("h2", ConfigOrigin.RELOAD, {}, (), None, cause)
@@ -427,7 +427,7 @@ async def test_unknown_names_have_no_rows(store: Store) -> None:
 
 
 async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
-    """Full text over a job's executions; with the other filters, newest first."""
+    """The full text of a job's executions is searched, combined with other filters, newest first."""
     first, second = await accept(store, a_new_job("a")), await accept(store, a_new_job("b"))
     for plugin, text in (("a", "blue whale"), ("b", "blue sky")):
         job = await claim_one(store)
@@ -445,7 +445,7 @@ async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
 
 
 async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: Store, clock: Clock) -> None:
-    """The details that a caller gets who waited for a plugin."""
+    """These are the details for a caller that has waited for a plugin."""
     job_id = await accept(store, a_new_job(max_attempts=2))
     await settle(store, await claim_one(store), failed())
     clock.advance(hours=1)
@@ -464,7 +464,7 @@ async def test_the_account_of_an_unknown_plugin_is_none(store: Store) -> None:
 
 
 async def test_the_job_in_the_way_of_a_held_one_is_found(store: Store) -> None:
-    """The holder of its key, or its predecessor; none for a job that is not held."""
+    """It is the holder of the key or the predecessor. A job without a hold has none."""
     first = await accept(store, a_new_job(dedupe_key="k"))
     await claim_one(store)
     held = [
@@ -480,7 +480,9 @@ async def test_the_job_in_the_way_of_a_held_one_is_found(store: Store) -> None:
 
 
 async def test_pending_work_is_what_still_needs_a_plugin(store: Store) -> None:
-    """Queued whatever for, running, and nothing that has ended; a write that was asked for before counts."""
+    """Queued and running jobs count, and ended ones do not. Writes that were requested before
+    are included.
+    """
     await accept(store, a_new_job("a"))
     await run_next(store, ok())
     await accept(store, a_new_job("a", max_attempts=2))

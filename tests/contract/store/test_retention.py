@@ -1,4 +1,4 @@
-"""Retention: which rows are kept, for how long, and in which order they go."""
+"""Retention: which rows are kept, for how long, and in which order they are removed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from ductile.store.verbs.maintenance import PRUNE_BATCH
 
 PRUNES = True  # the rules for rows at rest allow for it
 
-#: Columns of a queue row that the log does not keep: they have no use once the job has ended.
+#: Columns of a queue row that the log does not keep: they have no use after the end of the job.
 FORGOTTEN = {"seq", "hops", "claim_seq", "owner", "lease_until", "suspect", "callback", "cancel_requested_at"}
 
 
 async def prune(store: Store, **retention: Any) -> dict[str, int]:
-    """All sweeps until nothing is left to remove."""
+    """Run sweeps until nothing is left to remove, and return the number of removed rows by kind."""
     totals: dict[str, int] = {}
     while (sweep := await store.prune(Retention(**retention))).rows:
         for kind, count in sweep.rows.items():
@@ -47,14 +47,14 @@ async def prune(store: Store, **retention: Any) -> dict[str, int]:
 
 
 async def add_newer_rows(store: Store) -> None:
-    """The newest row of each table is never removed: have one that the test does not look at."""
+    """Add a newer row to each table: the newest row is never removed."""
     await accept(store, a_new_job("newer"))
     for claim in await claim_all(store):
         await settle(store, claim.job, ok())
 
 
 async def test_a_succeeded_job_is_found_in_the_log_with_every_field(store: Store, clock: Clock) -> None:
-    """A day in the queue, then still found by id, payload included."""
+    """The job is in the queue for a day. After that it can be read by id, with its payload."""
     context = NewContext(id=an_id(), baggage={})
     new = a_new_job(
         payload={"keep": "me"},
@@ -109,7 +109,7 @@ async def test_rows_are_kept_until_their_time(store: Store, clock: Clock) -> Non
 async def test_failed_and_dead_are_kept_as_long_as_the_log(
     store: Store, clock: Clock, permanent: bool, status: JobStatus
 ) -> None:
-    """Friday's dead job can be retried on Monday."""
+    """A job that is dead on Friday can be retried on Monday."""
     await accept(store, a_new_job(max_attempts=1))
     job_id = (await run_next(store, failed(permanent=permanent))).job_id
     await add_newer_rows(store)
@@ -156,7 +156,7 @@ async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Cloc
 
 
 async def test_jobs_with_live_descendants_do_not_keep_others_from_going(store: Store, clock: Clock) -> None:
-    """A sweep's worth of old jobs that must stay cannot stop retention of the others."""
+    """A whole sweep of old jobs that must stay does not stop the removal of others."""
     policy = some_policy(a_route())
     await submit(store, *[a_new_job("source") for _ in range(500)])
     for claim in await claim_all(store):
@@ -274,7 +274,7 @@ async def test_breaker_transitions_have_ninety_days(store: Store, clock: Clock) 
 
 
 async def test_a_configuration_is_kept_as_long_as_the_log_of_its_jobs(store: Store, clock: Clock) -> None:
-    """An old one that was in force until yesterday is needed to explain failures."""
+    """An old configuration that was in force until yesterday explains failures."""
     for name in ("first", "second", "third"):
         await store.record_config(name, ConfigOrigin.RELOAD, {})
         clock.advance(days=29)
@@ -286,7 +286,7 @@ async def test_a_configuration_is_kept_as_long_as_the_log_of_its_jobs(store: Sto
 
 
 async def test_pruning_is_swept(store: Store, clock: Clock) -> None:
-    """A claim that comes meanwhile waits for one sweep: so few rows of a kind that it does not notice."""
+    """A claim waits for one sweep at most, which removes few rows of a kind."""
     await submit(store, *[a_new_job() for _ in range(PRUNE_BATCH + 1)])
     for claim in await claim_all(store):
         await settle(store, claim.job, ok())
@@ -304,7 +304,7 @@ async def test_an_empty_store_has_nothing_to_remove(store: Store) -> None:
 
 
 async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) -> None:
-    """And pending ones until they are over."""
+    """Pending deliveries are kept."""
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
     capacity = DeliveryCapacity(total=9, per_receiver=9)
@@ -320,7 +320,7 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
 
 
 async def test_due_rows_can_be_counted_and_are_then_removed(store: Store, clock: Clock) -> None:
-    """By kind, as the removal counts it: of jobs, of a run with its steps, and of the log."""
+    """The counts are by kind: jobs, a run with its steps, and the log."""
     policy = steps_policy(uses("a"), uses("b"))
     await begin_run(store, policy)
     await run_until_idle(store, policy)

@@ -1,4 +1,4 @@
-"""Pipeline runs in the store: lines, splits, joins and ends."""
+"""Pipeline runs in the store: tokens, splits, joins and ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ductile.store.model.maintenance import ConfigOrigin
 from ductile.store.port import Store
 
 N_LOW = {"path": "payload.n", "op": "lt", "value": 4}
-#: A pattern that takes for ever on a text that almost fits it: the only way in which a checked `if` can fail.
+#: A pattern that takes for ever on a text that almost matches: only so can a checked `if` fail.
 ENDLESS = {"path": "payload.text", "op": "regex", "value": "(a|a|aa)+b"}
 
 
@@ -43,7 +43,7 @@ ENDLESS = {"path": "payload.text", "op": "regex", "value": "(a|a|aa)+b"}
 
 
 async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
-    """Queued until its first step is claimed, running until its last has ended."""
+    """The run is queued until its first step is claimed, and running until its last step has ended."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy, {"n": 1})
     assert (await stored(store, run_id)).status is JobStatus.QUEUED
@@ -68,7 +68,7 @@ async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
 
 
 async def test_a_step_without_events_hands_on_its_result(store: Store) -> None:
-    """A synthetic event, so that the chain goes on; it is not published."""
+    """A synthetic event starts the next step; it is not published."""
     policy = policy_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]},
         {"name": "other", "on": "ductile.step.succeeded", "steps": [uses("c")]},
@@ -85,7 +85,7 @@ async def test_a_step_without_events_hands_on_its_result(store: Store) -> None:
 
 
 async def test_several_events_start_one_successor_each(store: Store) -> None:
-    """And the run ends with the last of them, in whichever order they end."""
+    """The run ends with the last of them, in whichever order they end."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "a", ok(*(emitted("x", {"n": n}) for n in range(3))))
@@ -101,7 +101,7 @@ async def test_several_events_start_one_successor_each(store: Store) -> None:
 
 
 async def test_events_of_a_listed_type_take_their_own_way_first(store: Store) -> None:
-    """Then they go on to the next step like the others."""
+    """After that, they go on to the next step like other events."""
     policy = steps_policy(uses("a", on_events={"odd": [uses("x"), uses("y")]}), uses("b"))
     await begin_run(store, policy)
     await settle_step(store, policy, "a", ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2})))
@@ -113,7 +113,7 @@ async def test_events_of_a_listed_type_take_their_own_way_first(store: Store) ->
 
 
 async def test_a_call_comes_back(store: Store) -> None:
-    """Later steps follow; its own `if` and that of the step both count."""
+    """Later steps follow. The `if` of the pipeline and the `if` of the step both count."""
     inner = {"name": "inner", "if": N_LOW, "steps": [uses("in")]}
     outer = {"name": "flow", "steps": [{"id": "c", "call": "inner"}, uses("after")]}
     policy = policy_of(inner, outer)
@@ -124,7 +124,7 @@ async def test_a_call_comes_back(store: Store) -> None:
 
 
 async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
-    """A key is that of the run; inside it events with the same key start a step each."""
+    """Inside a run, events with the same key start one step each."""
     policy = steps_policy(uses("a"), uses("b"))
     run = a_new_run(policy, dedupe_key="key:k")
     await enqueue_run(store, policy, run)
@@ -134,7 +134,7 @@ async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
 
 
 async def test_a_run_of_nothing_but_bypasses_succeeds_at_once(store: Store) -> None:
-    """No failed line; its result is null, as nothing ran."""
+    """No line has failed. The result is null, as no job ran."""
     policy = steps_policy(uses("a", if_=N_LOW), split("s", uses("x"), uses("y"), if_=N_LOW))
     run_id = await begin_run(store, policy, {"n": 9})
     assert await claim_all(store) == []
@@ -143,7 +143,7 @@ async def test_a_run_of_nothing_but_bypasses_succeeds_at_once(store: Store) -> N
 
 
 async def test_a_failed_step_ends_its_run(store: Store) -> None:
-    """Nothing succeeded, so it is failed; with its error, and the step's name in it."""
+    """No line has succeeded, so the run is failed, with the error and the name of the step."""
     policy = steps_policy(uses("a"), uses("b"), uses("c"))
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "a")
@@ -191,7 +191,7 @@ async def test_an_interrupted_step_changes_nothing_in_its_run(store: Store) -> N
 
 
 async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> None:
-    """Id, status, payload of the last end and all payloads, in the order of events."""
+    """A branch has its id, status, last payload and all payloads, in the order of events."""
     policy = steps_policy(
         split("s", uses("x"), {"id": "y", "steps": [uses("y1"), uses("y2")]}), uses("after")
     )
@@ -224,7 +224,7 @@ async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> Non
 
 
 async def test_a_join_runs_once_for_each_entry_into_the_split(store: Store) -> None:
-    """Once per split entered. Two events enter it, so it is entered twice."""
+    """Two events enter the split here."""
     policy = steps_policy(uses("a"), split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "a", ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})))
@@ -245,7 +245,7 @@ async def test_a_join_runs_once_for_each_entry_into_the_split(store: Store) -> N
 
 @pytest.mark.parametrize("count", [2, 5])
 async def test_branches_that_end_at_the_same_instant_join_once(store: Store, count: int) -> None:
-    """They meet in the store, never in the engine."""
+    """The store joins them, not the engine."""
     policy = steps_policy(split("s", *(uses(f"b{n}") for n in range(count))), uses("after"))
     await begin_run(store, policy)
     claims = await claim_all(store)
@@ -254,7 +254,7 @@ async def test_branches_that_end_at_the_same_instant_join_once(store: Store, cou
 
 
 async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(store: Store) -> None:
-    """The last leaf in step-path order, then of events; whichever ended last."""
+    """The last end is that of the last step by path, then of the last event, whichever came last in time."""
 
     def outcome_of(result: str) -> Outcome:
         return ok(stdout=f'{{"result": "{result}"}}')
@@ -282,7 +282,7 @@ async def test_a_split_at_the_end_ends_the_run(store: Store) -> None:
 
 
 async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(store: Store) -> None:
-    """Later steps do not run; one branch failed and another did not, so the run is partial."""
+    """Later steps do not run. The other branch has succeeded, so the run is a partial success."""
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
@@ -299,7 +299,7 @@ async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(sto
 async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
     store: Store, clock: Clock, given_up: bool, after: tuple[Any, ...]
 ) -> None:
-    """The split has been joined, or has broken, without it; however many lines it would open."""
+    """The split was joined or broken without it, so its events start nothing."""
     policy = steps_policy(split("s", uses("x"), uses("y")), *after)
     run_id = await begin_run(store, policy)
     late = (await claims_by_step(store))["s/x"].job
@@ -355,7 +355,7 @@ async def test_an_inner_split_that_breaks_is_a_failed_branch_of_the_outer(store:
 
 
 async def test_a_bypass_is_an_entry_in_the_ledger_and_hands_the_payload_on(store: Store) -> None:
-    """Recorded with the reason, and explained; not a job."""
+    """The entry has the reason with an explanation. There is no job."""
     policy = steps_policy(uses("a", if_=N_LOW), uses("b"))
     run_id = await begin_run(store, policy, {"n": 9})
     claims = await claims_by_step(store)
@@ -390,7 +390,7 @@ FAULTS: list[tuple[dict[str, Any], JobReason]] = [
 async def test_a_step_that_cannot_be_made_fails_and_never_its_producer(
     store: Store, fault: dict[str, Any], reason: JobReason
 ) -> None:
-    """An error ends that step; what came before it has succeeded and stays so."""
+    """An error ends that step; its producer has succeeded."""
     policy = steps_policy(uses("a"), uses("b", **fault), uses("c"))
     run_id = await begin_run(store, policy)
     settled = await settle_step(store, policy, "a", ok(emitted("e", {"text": "a" * 60})))
@@ -424,7 +424,7 @@ async def test_an_if_of_a_split_that_cannot_be_judged_fails_its_line_and_says_wh
 
 
 async def test_baggage_lasts_and_cannot_be_changed(store: Store) -> None:
-    """Later steps see it; changing it fails the step and names the path."""
+    """Later steps have it. A change fails the step, and the error names the path."""
     policy = steps_policy(
         uses("a", baggage={"kept": "payload.n"}), uses("b"), uses("c", baggage={"kept": "payload.m"})
     )
@@ -454,7 +454,7 @@ async def test_baggage_from_before_a_split_is_there_after_it(store: Store) -> No
 
 
 async def test_baggage_of_a_branch_does_not_leave_it(store: Store) -> None:
-    """Two branches may keep different things under one name; the join is given what the split was."""
+    """Two branches may claim different values under one name; the join has the baggage of the split."""
     claim_baggage: dict[str, Any] = {"baggage": {"kept": "payload.n"}}
     branch = {"id": "x", "steps": [uses("x1"), uses("x2", **claim_baggage)]}
     policy = steps_policy(
@@ -481,7 +481,7 @@ def nested(levels: int) -> Any:
 
 
 async def test_branches_that_made_something_too_deep_break_their_split(store: Store) -> None:
-    """Each payload is within the limit and the joined one is not: the run ends with that reason."""
+    """Each payload is within the limit and the joined one is not; the error of the run says this."""
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
@@ -513,7 +513,7 @@ async def test_more_than_a_thousand_events_are_a_permanent_failure(store: Store)
 async def test_more_than_ten_thousand_steps_are_a_permanent_failure_of_the_one_that_asks(
     store: Store,
 ) -> None:
-    """It says so, and nothing of what it asked for is there."""
+    """The error has the number, and none of the steps is created."""
     branches = [uses(f"b{number}") for number in range(11)]
     policy = steps_policy(uses("a"), split("s", *branches))
     run_id = await begin_run(store, policy)
@@ -527,7 +527,7 @@ async def test_more_than_ten_thousand_steps_are_a_permanent_failure_of_the_one_t
 
 
 async def test_a_run_keeps_the_graph_it_began_with(store_factory: StoreFactory) -> None:
-    """Through a reload and a restart."""
+    """A reload and a restart do not change it."""
     store = await store_factory.open()
     before = steps_policy(uses("a"), uses("b", plugin="q"))
     after = steps_policy(uses("a"), uses("c", plugin="r"))
@@ -543,7 +543,7 @@ async def test_a_run_keeps_the_graph_it_began_with(store_factory: StoreFactory) 
 
 
 async def test_a_plugin_that_is_gone_ends_its_step_and_the_run_goes_on(store: Store) -> None:
-    """Dead/plugin_removed, and then as for any failed step."""
+    """The step is dead with reason `plugin_removed`; the run continues as after any failed step."""
     policy = steps_policy(split("s", uses("x", plugin="q"), uses("y"), join="always"), uses("after"))
     run_id = await begin_run(store, policy)
     result = await store.end_queued(JobReason.PLUGIN_REMOVED, policy, plugins=["q"])
@@ -553,7 +553,7 @@ async def test_a_plugin_that_is_gone_ends_its_step_and_the_run_goes_on(store: St
 
 
 async def test_a_purge_ends_runs_through_their_steps(store: Store) -> None:
-    """`queue purge` ends jobs; a run is never left without a step."""
+    """`queue purge` ends jobs, and the run without live steps ends too."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy)
     result = await store.end_queued(JobReason.PURGED, policy)
@@ -568,7 +568,7 @@ async def test_a_purge_ends_runs_through_their_steps(store: Store) -> None:
 
 
 async def test_a_second_run_with_a_live_twin_waits_for_it(store: Store) -> None:
-    """Identity is the pipeline's name and the key."""
+    """The name of the pipeline and the key identify a run."""
     policy = policy_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]}, {"name": "other", "steps": [uses("o")]}
     )
@@ -584,7 +584,7 @@ async def test_a_second_run_with_a_live_twin_waits_for_it(store: Store) -> None:
 
 
 async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store, clock: Clock) -> None:
-    """And nothing of the duplicate is written."""
+    """Nothing of the duplicate is stored."""
     policy = steps_policy(uses("a", baggage={"kept": "payload.n"}))
     first = await begin_run(store, policy, {"n": 1}, dedupe_key="k")
     assert await run_until_idle(store, policy) == ["a"]
@@ -608,7 +608,7 @@ async def test_a_live_run_counts_as_a_duplicate_on_request(store: Store) -> None
 
 
 async def test_a_run_that_gives_up_waiting_does_not_let_the_next_one_in(store: Store) -> None:
-    """Three runs with one key; the second is cancelled while it waits for the first."""
+    """Of three runs with one key, the second is cancelled while it waits for the first."""
     policy = steps_policy(uses("a"))
     first = await begin_run(store, policy, dedupe_key="k")
     second = await begin_run(store, policy, dedupe_key="k")
@@ -624,7 +624,7 @@ async def test_a_run_that_gives_up_waiting_does_not_let_the_next_one_in(store: S
 
 
 async def test_a_run_that_is_tried_again_and_a_new_one_do_not_run_together(store: Store) -> None:
-    """The last submission waits for the one before it."""
+    """The newest run waits for the one before it."""
     policy = steps_policy(uses("a"))
     first = await begin_run(store, policy, dedupe_key="k")
     await settle_step(store, policy, "a", failed(permanent=True))
@@ -644,7 +644,7 @@ async def test_a_run_that_is_tried_again_and_a_new_one_do_not_run_together(store
 
 
 async def test_steps_made_at_the_start_are_returned_to_the_caller(store: Store) -> None:
-    """The engine is woken by what can start; a run itself never can."""
+    """Ready steps wake the dispatcher; a run itself is never ready."""
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run = a_new_run(policy)
     result = await enqueue_run(store, policy, run)
@@ -656,7 +656,7 @@ async def test_steps_made_at_the_start_are_returned_to_the_caller(store: Store) 
 
 
 async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
-    """An event's starts are one transaction, answered in order."""
+    """The jobs and runs of an event are stored in one transaction, with results in order."""
     policy = steps_policy(uses("a"))
     run = a_new_run(policy)
     job = NewJob(id=an_id(), plugin="q", command="handle", submitted_by=run.job.submitted_by, max_attempts=1)
@@ -669,12 +669,12 @@ async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
 
 
 def endless(number: int) -> dict[str, Any]:
-    """Another pattern each time: none is known already."""
+    """Return a condition with a new pattern that takes for ever, so that no result is cached."""
     return {"path": "payload.text", "op": "regex", "value": f"(a|aa)+{number}"}
 
 
 async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) -> None:
-    """Its neighbours are judged, before it and after it, although all share one budget."""
+    """The conditions before and after it are evaluated, although all share one budget of time."""
     fits = {"path": "payload.text", "op": "regex", "value": "a+!"}
     policy = steps_policy(
         split(
@@ -697,11 +697,11 @@ async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) ->
 
 
 async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> None:
-    """Twenty conditions that take for ever: together they compute no longer than one was allowed to."""
+    """Twenty endless conditions take no longer than one is allowed to."""
     slow = {"any": [endless(number) for number in range(20)]}
     policy = steps_policy(split("all", *(uses(f"s{number}", if_=slow) for number in range(20))))
     run = a_new_run(policy, {"text": "a" * 60 + "!"})
     started_at = time.process_time()
     await enqueue_run(store, policy, run)
-    assert time.process_time() - started_at < 1.0  # it was 2 s, while all other requests waited
+    assert time.process_time() - started_at < 1.0  # without the common budget it was 2 s
     assert {job.reason for job in await all_members(store, run.job.id)} == {JobReason.BAD_CONDITION}

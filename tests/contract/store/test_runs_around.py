@@ -1,4 +1,6 @@
-"""Starts of and by runs: routes, other pipelines, hooks; and their state webhooks."""
+"""Jobs and runs that a run starts outside of itself: routes, other pipelines, hooks; and
+state webhooks of runs.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ NO = failed(permanent=True, error="no luck")
 
 
 async def jobs_of(store: Store, plugin: str) -> list[Job]:
-    """Oldest first."""
+    """Return the jobs of a plugin, oldest first."""
     return list(reversed((await store.list_jobs(JobFilter(plugin=plugin), limit=200)).rows))
 
 
@@ -63,7 +65,7 @@ async def runs_of(store: Store, pipeline: str) -> list[Job]:
 
 
 async def test_an_event_of_a_step_starts_routes_and_runs_beside_its_own_run(store: Store) -> None:
-    """Descendants, never members; each a hop further, while a step inside is none."""
+    """These are descendants and no members, each one hop further. Steps inside a run add no hop."""
     policy = policy_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]},
         {"name": "other", "on": "found", "steps": [uses("o", plugin="q")]},
@@ -145,7 +147,7 @@ async def test_a_run_started_by_an_event_inherits_baggage(store: Store) -> None:
 
 
 async def test_a_cancelled_run_starts_nothing_outside_either(store: Store) -> None:
-    """Whatever a step of it answers meanwhile."""
+    """A late result of a step starts no job."""
     policy = steps_policy(uses("a"), routes=[{"from": "p", "event_type": "found", "to": "sink"}])
     run_id = await begin_run(store, policy)
     job = await claim_one(store)
@@ -213,7 +215,7 @@ async def test_a_job_that_goes_on_fires_no_hook(store: Store) -> None:
 
 @pytest.mark.parametrize("job", [{"parent_job_id": "x"}, {"submitted_by": SubmittedBy.CORE}, {"plugin": "p"}])
 async def test_these_jobs_fire_no_hook(store: Store, job: dict[str, Any]) -> None:
-    """Root jobs of plugins that say so."""
+    """Hooks are for root jobs of plugins with `notify_on_complete`."""
     policy = hook_policy()
     await accept(store, a_new_job(**({"plugin": "source"} | job)))
     await settle(store, await claim_one(store), ok(), policy)
@@ -238,7 +240,7 @@ async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
 
 
 async def test_a_hook_listens_to_the_plugins_it_names(store: Store) -> None:
-    """`from_plugin`, which for a hook may be a pipeline; and `if`, on the values of the hook."""
+    """`from_plugin` of a hook may name a pipeline, and its `if` has the values of the hook."""
     failing = {"path": "payload.status", "op": "eq", "value": "failed"}
     policy = policy_of(
         {"name": "flow", "notify_on_complete": True, "steps": [uses("a")]},
@@ -253,7 +255,7 @@ async def test_a_hook_listens_to_the_plugins_it_names(store: Store) -> None:
 
 
 async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
-    """`context` in its `if` is what `context` is in its steps."""
+    """`context` has the same values in its `if` and in its steps."""
     condition = {"path": "context.kept", "op": "eq", "value": 1}
     policy = policy_of(
         {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
@@ -265,7 +267,7 @@ async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
 
 
 async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store: Store) -> None:
-    """Dropped with a recorded, visible error, as any event that went too far."""
+    """The recorded error is the same as for any event beyond the limit."""
     policy = hook_policy(service={"max_hops": 2})
     job_id = await accept(store, a_new_job("source", hops=2))
     await settle(store, await claim_one(store), ok(), policy)
@@ -288,7 +290,7 @@ async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> N
 
 
 async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store: Store) -> None:
-    """A hook that makes its own cause is bounded like any other loop."""
+    """A hook that causes itself again is limited like any other loop."""
     policy = policy_of(
         {"name": "flow", "on": "again", "notify_on_complete": True, "steps": [uses("a")]},
         {"name": "hooked", "on-hook": "job.completed", "steps": [uses("h")]},
@@ -311,7 +313,7 @@ CALLBACK = StateSubscription(url="https://receiver.invalid/hook", model="m")
 
 
 async def work(store: Store, policy: Policy, outcomes: dict[str, Outcome]) -> None:
-    """As the engine does: it marks a job with a callback as working when the plugin has its request."""
+    """Run all jobs as the engine does: jobs with subscribers are marked as working."""
     while claims := await claim_all(store):
         for claim in claims:
             if claim.has_subscribers:
@@ -320,7 +322,7 @@ async def work(store: Store, policy: Policy, outcomes: dict[str, Outcome]) -> No
 
 
 async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
-    """Queued, loading and working with its first step, then done with the last step's result."""
+    """The states are queued, loading and working with the first step, and done with the last result."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy, callback=CALLBACK)
     last = ok(result="b", stdout='{"result": "b"}', artifacts=({"name": "f", "path": "/f"},))
@@ -369,7 +371,7 @@ async def test_a_retried_run_tells_its_caller_from_the_start(store: Store) -> No
 
 
 async def test_a_run_without_live_steps_is_ended_and_reported(store_factory: StoreFactory) -> None:
-    """Such a run is a defect of ours; at the next start it ends failed/stalled."""
+    """Such a run is a defect. The next start ends it as failed, with reason `stalled`."""
     store = await store_factory.open()
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
@@ -391,7 +393,7 @@ async def test_a_run_without_live_steps_is_ended_and_reported(store_factory: Sto
 
 
 async def test_plain_routes_go_on_as_before(store: Store) -> None:
-    """A job outside of runs starts what its routes say, with nothing of a run about it."""
+    """The jobs that a job outside of runs starts belong to no run."""
     policy = some_policy(a_route())
     await submit(store, a_new_job("source"))
     settled = await settle(store, await claim_one(store), ok(emitted()), policy)

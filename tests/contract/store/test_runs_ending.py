@@ -1,4 +1,4 @@
-"""Ending runs before their time, after a crash, and trying them again."""
+"""Cancelling, recovering and retrying runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO = failed(permanent=True)
 
 
 async def test_a_run_without_a_first_step_is_dead_at_once(store: Store) -> None:
-    """Queued → dead; nothing was claimed, so nothing says that it ran."""
+    """Nothing was claimed, so there is no transition to running."""
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run_id = await begin_run(store, policy)
     result = await store.cancel(run_id, policy)
@@ -55,7 +55,7 @@ async def test_a_run_without_a_first_step_is_dead_at_once(store: Store) -> None:
 
 
 async def test_a_cancelled_run_waits_for_what_runs_and_starts_nothing(store: Store) -> None:
-    """Queued steps are dead at once, running ones when their process is gone."""
+    """Queued steps are dead at once, and running ones when their process has ended."""
     policy = steps_policy(split("s", uses("x"), uses("y", plugin="q"), join="always"), uses("after"))
     run_id = await begin_run(store, policy)
     (claim,) = await claim_all(store, limit=1)
@@ -81,7 +81,7 @@ async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -
 
 
 async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -> None:
-    """At most 500 rows a sweep; a crash in between changes nothing."""
+    """A sweep has at most 500 rows; a crash between two sweeps changes nothing."""
     store = await store_factory.open()
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy)
@@ -95,7 +95,7 @@ async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -
 
 
 async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
-    """It is on the run's row, so it holds through a restart, and once."""
+    """The deadline is stored with the run, so it also holds after a restart. It cancels once."""
     policy = steps_policy(uses("a"), uses("b"))
     due = clock.now + timedelta(seconds=30)
     runs = [replace(a_new_run(policy), deadline_at=due + timedelta(seconds=wait)) for wait in (0, 0, 60)]
@@ -121,7 +121,7 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
 
 
 async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Clock) -> None:
-    """At a clock jump waiting times are clamped, the time of a run too."""
+    """After a jump of the clock the remaining time of a run is shortened like other waiting times."""
     policy = steps_policy(uses("a"))
     wait = timedelta(seconds=30)
     await enqueue_run(store, policy, replace(a_new_run(policy), deadline_at=clock.now + wait))
@@ -138,7 +138,7 @@ async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Cl
 
 
 async def test_a_run_is_neither_put_back_nor_charged_after_a_crash(store_factory: StoreFactory) -> None:
-    """Only its steps have processes."""
+    """Only its steps have processes and attempts."""
     store = await store_factory.open()
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
@@ -166,7 +166,7 @@ async def test_a_step_whose_attempts_a_crash_uses_up_ends_its_line(store_factory
 
 
 async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
-    """Recovery ends cancelled jobs dead, whatever they were doing."""
+    """Recovery ends cancelled jobs as dead."""
     store = await store_factory.open()
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
@@ -181,7 +181,7 @@ async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
 
 
 async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
-    """It keeps its id; what succeeded does not run again."""
+    """It keeps its id, and its succeeded steps do not run again."""
     policy = steps_policy(uses("a"), uses("b"), uses("c"))
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "a")
@@ -195,7 +195,7 @@ async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
 
 
 async def test_a_step_of_an_ended_run_is_not_tried_again_by_itself(store: Store) -> None:
-    """409; the run is what can be retried."""
+    """Only the run can be retried."""
     policy = steps_policy(uses("a"))
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "a", NO)
@@ -204,7 +204,7 @@ async def test_a_step_of_an_ended_run_is_not_tried_again_by_itself(store: Store)
 
 
 async def test_a_step_of_a_live_run_is_tried_again_by_itself(store: Store) -> None:
-    """Its line is live again, and with it the split that its failure had broken."""
+    """Its line is live again, and so is the split that its failure had broken."""
     line = {"id": "l", "split": [split("s", uses("x"), uses("y")), uses("z", plugin="q")]}
     policy = steps_policy(line, uses("after"))
     run_id = await begin_run(store, policy)
@@ -221,7 +221,7 @@ async def test_a_step_of_a_live_run_is_tried_again_by_itself(store: Store) -> No
 
 
 async def test_a_broken_split_is_whole_again_after_a_retry(store: Store) -> None:
-    """Both branches that failed are live; the join runs when both have succeeded, once."""
+    """Both failed branches are live, and the join runs once, after both have succeeded."""
     policy = steps_policy(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
     run_id = await begin_run(store, policy)
     outcomes: dict[str, Outcome] = {"s/x": NO, "s/y": NO}
@@ -246,7 +246,7 @@ async def test_a_retry_that_fails_again_breaks_the_split_again(store: Store) -> 
 
 
 async def test_a_join_that_ran_does_not_run_again(store: Store) -> None:
-    """The branch is tried again after its join went on without it, and the run ends."""
+    """The branch is retried after its join has run without it, and the run ends."""
     outer = split("o", split("s", uses("x"), uses("y"), join="always"), uses("z"))
     policy = steps_policy(outer, uses("after"))
     run_id = await begin_run(store, policy)
@@ -306,7 +306,7 @@ async def test_a_step_of_a_run_that_is_being_cancelled_is_not_retried(
 async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a_retry(
     store_factory: StoreFactory,
 ) -> None:
-    """A settle in a cancelled run creates nothing. What it would have made comes with the retry."""
+    """A settlement in a cancelled run creates no jobs. The retry of the run creates them."""
     store = await store_factory.open()
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
@@ -371,7 +371,7 @@ async def test_a_retried_run_waits_for_its_live_twin(store: Store) -> None:
 async def test_a_run_does_not_wait_again_for_a_twin_that_waits_for_it(
     store: Store, clock: Clock, way: str
 ) -> None:
-    """Each would wait for the end of the other for ever."""
+    """Otherwise each would wait for the other for ever."""
     policy = steps_policy(uses("a"))
     first = await begin_run(store, policy, dedupe_key="k")
     second = await begin_run(store, policy, dedupe_key="k")
@@ -446,7 +446,7 @@ async def test_a_retried_step_waits_as_long_as_its_run(store: Store) -> None:
 
 
 async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
-    """In every order, no token is lost and none is doubled."""
+    """In every order, no token is lost or doubled."""
     for _ in range(5):
         policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
         run_id = await begin_run(store, policy)
@@ -466,7 +466,7 @@ async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
 
 
 async def rerun(store: Store, policy: Policy, run_id: str, step: str) -> str:
-    """Begin anew at a step; the id of the new run."""
+    """Start a new run at a step, and return its id."""
     run = a_new_run(policy, source_event_id=None)
     result = await store.rerun(run_id, step, run, policy)
     assert isinstance(result, Accepted), result
@@ -488,7 +488,7 @@ async def test_a_new_run_begins_at_a_step_with_what_that_was_given(store: Store)
 
 
 async def test_a_step_that_claims_baggage_claims_it_anew(store: Store) -> None:
-    """It is given what it was given then, not what it had claimed itself."""
+    """The step has its former input, without the baggage that it claimed itself."""
     policy = steps_policy(uses("a"), uses("b", baggage={"kept": "payload.n"}), uses("c"))
     first = await begin_run(store, policy)
     await settle_step(store, policy, "a", ok(emitted("e", {"n": 1})))
@@ -526,7 +526,7 @@ async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store
 
 
 async def test_only_the_lines_that_failed_are_taken_up(store: Store) -> None:
-    """A step that ran for several events runs again for those for which it failed."""
+    """A step that ran for several events runs again only for those that failed."""
     policy = steps_policy(split("s", {"id": "x", "steps": [uses("a"), uses("b")]}), uses("after"))
     first = await begin_run(store, policy)
     await settle_step(store, policy, "s/x/a", ok(*(emitted("e", {"n": n}) for n in range(3))))
@@ -577,7 +577,7 @@ async def test_these_runs_cannot_be_retried(
 
 
 async def test_a_dry_retry_answers_as_the_real_one(store: Store) -> None:
-    """Of runs and steps that failed for good, that could not be made, and that have not ended."""
+    """The runs and steps here failed for good, could not be created, or have not ended."""
     unmade = uses("b", with_={"x": "{payload.missing}"})
     policy = policy_of(
         {"name": "broken", "steps": [uses("a")]},

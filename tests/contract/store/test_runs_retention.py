@@ -33,7 +33,7 @@ TABLES = ("pipeline_runs", "pipeline_versions", "run_scopes", "run_members", "ru
 
 
 async def prune(store: Store) -> None:
-    """All sweeps until nothing is left to remove, with something newer in every table."""
+    """Run sweeps until nothing is left to remove, with a newer row in every table."""
     await accept(store, a_new_job("newer"))
     for claim in await claim_all(store):
         await settle(store, claim.job, ok())
@@ -83,7 +83,7 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
 
 
 async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, clock: Clock) -> None:
-    """Few rows at a time; as long as a step is there, so is its run."""
+    """A sweep removes few rows, and a run is kept as long as one of its steps."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy)
     (first,) = await claim_all(store)
@@ -102,7 +102,7 @@ async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, cloc
 
 
 async def test_a_run_whose_step_is_the_newest_job_is_kept_whole(store: Store, clock: Clock) -> None:
-    """The newest row numbers the next one; a step that outlived its run would belong to no run."""
+    """The newest row is kept for its number; a step without its run would belong to no run."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await a_finished_run(store, policy)
     clock.advance(hours=25)
@@ -115,7 +115,7 @@ async def test_a_run_whose_step_is_the_newest_job_is_kept_whole(store: Store, cl
 async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(
     store_factory: StoreFactory,
 ) -> None:
-    """Friday's run on Monday, with its graph, though the configuration has another one by then."""
+    """It runs with its own graph, although the configuration has changed."""
     store, clock = await store_factory.open(), store_factory.clock
     policy = steps_policy(*STEPS)
     run_id = await a_finished_run(store, policy, {"s/x": NO, "s/y": ok(emitted("e", {"y": 1}))})
@@ -134,7 +134,7 @@ async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(
 
 
 async def test_after_retention_a_run_cannot_be_tried_again(store: Store, clock: Clock) -> None:
-    """410, as only its log is left; then nothing is."""
+    """At first only its log is left, and later nothing."""
     policy = steps_policy(uses("a"), uses("b"))
     succeeded = await a_finished_run(store, policy)
     clock.advance(hours=25)
@@ -161,7 +161,7 @@ async def test_a_live_run_keeps_its_steps_however_old_they_are(store: Store, clo
 
 
 async def test_a_run_is_kept_as_long_as_something_below_it_lives(store: Store, clock: Clock) -> None:
-    """No row before its live descendants, also those that are no members."""
+    """No row is removed before its live descendants, also those that are no members."""
     policy = policy_of(
         {"name": "flow", "steps": [uses("a")]}, routes=[{"from": "p", "event_type": "found", "to": "sink"}]
     )

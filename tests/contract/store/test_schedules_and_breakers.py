@@ -1,4 +1,4 @@
-"""Accounted time and the scheduler's trust."""
+"""Schedules with their occurrences, and circuit breakers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def a_skip(nominal: datetime, reason: str = "running", *, count: int = 1) -> Fir
 
 
 async def history(store: Store) -> list[Occurrence]:
-    """Oldest first."""
+    """Return the occurrences, oldest first."""
     return list(reversed((await store.list_occurrences("p", "default", limit=200)).rows))
 
 
@@ -137,7 +137,7 @@ async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: C
 
 
 async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: StoreFactory) -> None:
-    """An occurrence is unique by its nominal instant."""
+    """The nominal time identifies an occurrence."""
     store = await store_factory.open()
     await store.put_schedules([an_entry()])
     await store.fire(a_firing(START, a_scheduled_job()))
@@ -168,7 +168,7 @@ async def test_lateness_is_kept(store: Store) -> None:
 
 
 async def test_adjacent_skips_for_one_reason_are_one_row(store: Store) -> None:
-    """(from, to, count)."""
+    """The row has the first and the last nominal time and the count."""
     await store.put_schedules([an_entry()])
     for hour, reason, count in ((0, "running", 1), (1, "running", 3), (4, "window", 1), (5, "running", 1)):
         report = await store.fire(a_skip(START + hour * HOUR, reason, count=count))
@@ -192,7 +192,7 @@ async def test_a_run_between_keeps_skips_apart(store: Store) -> None:
 
 @pytest.mark.parametrize("hour", [0, 1, 3])
 async def test_an_instant_inside_a_merged_skip_is_accounted_for(store: Store, hour: int) -> None:
-    """A repeated skip after a crash is found though its own row never was."""
+    """A skip that is repeated after a crash is found although it has no row of its own."""
     await store.put_schedules([an_entry()])
     await store.fire(a_skip(START))
     await store.fire(a_skip(START + HOUR, count=3))
@@ -202,7 +202,7 @@ async def test_an_instant_inside_a_merged_skip_is_accounted_for(store: Store, ho
 
 
 async def test_a_skip_before_the_last_row_takes_no_coverage_away(store: Store) -> None:
-    """An occurrence of an earlier instant (after the clock went back) cannot shorten a later row."""
+    """An occurrence of an earlier instant, after the clock went back, does not shorten a later row."""
     await store.put_schedules([an_entry()])
     await store.fire(a_skip(START + 5 * HOUR, count=3))
     await store.fire(a_skip(START))
@@ -247,7 +247,7 @@ async def test_occurrences_page_newest_first(store: Store) -> None:
 
 
 async def test_an_occurrence_tells_how_its_job_stands(store: Store, clock: Clock) -> None:
-    """Also when the job has left the queue; then its last execution tells."""
+    """When the job has left the queue, the status is that of its last execution."""
     await store.put_schedules([an_entry()])
     await store.fire(a_firing(START, a_scheduled_job()))
     assert [row.job_status for row in await history(store)] == ["queued"]
@@ -280,7 +280,7 @@ async def breaker(store: Store) -> Breaker:
 
 
 async def test_three_failed_jobs_open_the_breaker(store: Store, clock: Clock) -> None:
-    """Consecutive failed jobs, each change recorded with its reason."""
+    """The jobs failed one after the other. Each change is recorded with its reason."""
     ids = await fail_scheduled(store, 2)
     assert (await breaker(store)).state is BreakerState.CLOSED
     ids += await fail_scheduled(store, 1)
@@ -314,7 +314,7 @@ async def test_jobs_from_other_doors_do_not_count(store: Store) -> None:
 
 
 async def test_a_retry_is_no_verdict(store: Store) -> None:
-    """Failed *jobs* count, not attempts."""
+    """Failed jobs count, not failed attempts."""
     await accept(store, a_scheduled_job(max_attempts=4))
     await run_next(store, failed())
     assert await store.list_breakers() == ()
@@ -356,7 +356,7 @@ async def test_a_good_probe_closes_and_a_bad_one_opens_again(store: Store, clock
 
 
 async def test_a_probe_without_a_verdict_opens_with_a_fresh_cooldown(store: Store, clock: Clock) -> None:
-    """Cancelled, purged, removed."""
+    """A cancelled, purged or removed probe has no verdict."""
     job = await start_probe(store)
     clock.advance(minutes=5)
     await store.cancel(job.id, POLICY)
@@ -372,7 +372,7 @@ async def test_an_interrupted_probe_is_still_the_probe(store: Store) -> None:
 
 
 async def test_a_job_queued_before_closes_an_open_breaker(store: Store) -> None:
-    """Queued jobs still run while it is open, and a scheduler's success closes it."""
+    """Queued jobs run while the breaker is open, and a success of a scheduled job closes it."""
     jobs = [await accept(store, a_scheduled_job(max_attempts=1)) for _ in range(4)]
     claims = [claim.job for claim in await claim_all(store)]
     assert [job.id for job in claims] == jobs
@@ -384,7 +384,7 @@ async def test_a_job_queued_before_closes_an_open_breaker(store: Store) -> None:
 
 
 async def test_resetting_by_hand(store: Store) -> None:
-    """Recorded as manual_reset; how many were not closed."""
+    """The result is the number of breakers that were not closed; the reason is `manual_reset`."""
     await fail_scheduled(store, 3)
     assert await store.reset_breaker("p", "handle") == 0
     assert await store.reset_breaker("other") == 0
@@ -420,7 +420,7 @@ def conditions(**fields: Any) -> StartConditions:
 
 
 async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
-    """Fire the schedule for where it stands, under conditions."""
+    """Fire the next occurrence of the schedule, under conditions."""
     (entry,) = await store.list_schedules()
     assert entry.nominal_at is not None
     job = a_scheduled_job(max_attempts=1, submitted_detail="default")
@@ -431,7 +431,7 @@ async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
 
 @pytest.mark.parametrize("meanwhile", ["gone", "paused", "fired", "edited"])
 async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, meanwhile: str) -> None:
-    """A reload or a pause that was answered holds, though a firing was already planned."""
+    """An acknowledged reload or pause holds, although a firing was already planned."""
     await store.put_schedules([an_entry()])
     (planned,) = await store.list_schedules()
     if meanwhile == "gone":
@@ -453,7 +453,7 @@ async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, 
 async def test_an_open_breaker_stops_the_scheduler_until_it_has_cooled_down(
     store: Store, clock: Clock
 ) -> None:
-    """Closed, open, half open with exactly one probe; what was skipped is accounted for."""
+    """The breaker is half open with exactly one probe. Each skip is recorded."""
     await store.put_schedules([an_entry()])
     await fail_scheduled(store, 3)
     clock.advance(minutes=29)
@@ -470,7 +470,7 @@ async def test_an_open_breaker_stops_the_scheduler_until_it_has_cooled_down(
 
 
 async def test_a_run_on_demand_does_not_ask_the_breaker(store: Store) -> None:
-    """It only stops the scheduler."""
+    """The breaker stops only the scheduler."""
     await store.put_schedules([an_entry()])
     await fail_scheduled(store, 3)
     status, _ = await fire_next(store, conditions=conditions(breaker=None), on_demand=True)
@@ -479,7 +479,7 @@ async def test_a_run_on_demand_does_not_ask_the_breaker(store: Store) -> None:
 
 
 async def test_if_running_skip(store: Store) -> None:
-    """Reported on request, otherwise recorded."""
+    """On demand the skip is only the result, otherwise it is recorded."""
     await store.put_schedules([an_entry()])
     await fire_next(store)
     before = await whole_ledger(store)
@@ -494,7 +494,7 @@ async def test_if_running_skip(store: Store) -> None:
 
 
 async def test_if_running_queue(store: Store) -> None:
-    """One after the other, also when each takes longer than the interval."""
+    """The jobs run one after the other, also when each takes longer than the interval."""
     await store.put_schedules([an_entry()])
     jobs = [(await fire_next(store, conditions=conditions(if_running=IfRunning.QUEUE)))[1] for _ in range(3)]
     for job in jobs:
@@ -504,7 +504,7 @@ async def test_if_running_queue(store: Store) -> None:
 
 
 async def test_a_queued_job_ended_by_if_running_cancel_fires_its_hook(store: Store) -> None:
-    """It has ended like any other job; and the schedule goes on as its new run says."""
+    """It has ended like any other job. The new run, not the ended one, moves the schedule."""
     policy = policy_of(
         {"name": "alarm", "on-hook": "job.failed", "steps": [uses("tell", plugin="r")]},
         plugins={"p": {"notify_on_complete": True, "schedule": {"id": "default", "every": "7m"}}},
@@ -521,7 +521,7 @@ async def test_a_queued_job_ended_by_if_running_cancel_fires_its_hook(store: Sto
 
 
 async def test_if_running_cancel(store: Store) -> None:
-    """The old one is asked to end and the new one waits for that, in one transaction."""
+    """One transaction requests the end of the old job and makes the new one wait for it."""
     await store.put_schedules([an_entry()])
     cancelling = conditions(if_running=IfRunning.CANCEL)
     await fire_next(store, conditions=cancelling)
@@ -559,7 +559,7 @@ async def test_the_poll_guard_counts_jobs_of_every_source(store: Store) -> None:
 async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
     store_factory: StoreFactory,
 ) -> None:
-    """It is on disk, it is alone, and a try that comes too early changes nothing."""
+    """It is stored, there is only one, and a firing that comes too early changes nothing."""
     store = await store_factory.open()
     await store.put_schedules([an_entry()])
     await accept(store, a_new_job("p", "poll"))
@@ -598,7 +598,7 @@ async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
 
 
 async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> None:
-    """Run_all runs one after the other."""
+    """With `run_all`, missed occurrences run one after the other."""
     await store.put_schedules([an_entry()])
     jobs = [a_scheduled_job() for _ in range(3)]
     due = tuple(a_firing(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
@@ -614,7 +614,7 @@ async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> Non
 async def test_the_end_of_the_latest_run_decides_the_next(
     store: Store, clock: Clock, outcome: Outcome
 ) -> None:
-    """`every` counts from the completion, good or bad; an older run decides nothing."""
+    """`every` counts from the end, successful or not; the end of an older run changes nothing."""
     every = ScheduleRule(trigger=Every(interval=HOUR))
     policy = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
     await store.put_schedules([an_entry()])
@@ -632,7 +632,7 @@ async def test_the_end_of_the_latest_run_decides_the_next(
 async def a_late_end(
     store: Store, clock: Clock, if_running: IfRunning, *, paused: bool = False, crashed: bool = False
 ) -> ScheduleEntry:
-    """A run that ends two and a half hours after it fired; the occurrences since then are not planned."""
+    """End a run two and a half hours after it fired, and return the schedule entry."""
     every = ScheduleRule(trigger=Every(interval=HOUR), if_running=if_running)
     policy = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
     await store.put_schedules([an_entry()])
@@ -650,7 +650,7 @@ async def a_late_end(
 
 
 async def test_the_end_of_a_run_accounts_for_what_fell_due_meanwhile(store: Store, clock: Clock) -> None:
-    """The same transaction that counts anew from the end writes a row for what it passes over."""
+    """The transaction that counts anew from the end writes a row for the skipped occurrences."""
     entry = await a_late_end(store, clock, IfRunning.SKIP)
     assert entry.nominal_at == clock.now + HOUR
     ran, skipped = await history(store)
@@ -673,7 +673,7 @@ async def test_the_end_of_a_run_accounts_for_what_fell_due_meanwhile(store: Stor
 async def test_occurrences_that_the_end_of_a_run_cannot_judge_are_left_to_the_scheduler(
     store: Store, clock: Clock, if_running: IfRunning, *, paused: bool, crashed: bool
 ) -> None:
-    """It may have to be queued, was paused, or was missed; the schedule stays where it is."""
+    """They may have to be queued, were paused, or were missed; the schedule does not move."""
     entry = await a_late_end(store, clock, if_running, paused=paused, crashed=crashed)
     assert entry.nominal_at == START + HOUR
     assert [row.outcome for row in await history(store)] == [OccurrenceOutcome.RAN]

@@ -1,4 +1,4 @@
-"""Ending an execution and all that follows from it."""
+"""Settlements: the end of an execution and all that follows from it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Cl
 
 
 async def test_a_failure_waits_for_its_retry(store: Store, clock: Clock) -> None:
-    """Through failed back to queued in one transaction, with a delay and one attempt more."""
+    """One transaction goes through `failed` back to `queued`, with a delay and one attempt more."""
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(error="boom"))
     job = await stored(store, job_id)
@@ -124,7 +124,7 @@ async def test_a_permanent_failure_stays_failed(store: Store) -> None:
 
 
 async def test_an_interrupted_job_is_ready_again_and_pays_nothing(store: Store) -> None:
-    """No attempt spent, and a log row all the same."""
+    """No attempt is counted, and there is a log row."""
     job_id = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, Requeued(evidence=some_evidence(stdout="half", exit_code=None, signal=15)))
     job = await stored(store, job_id)
@@ -139,7 +139,7 @@ async def test_an_interrupted_job_is_ready_again_and_pays_nothing(store: Store) 
 
 
 async def test_settling_twice_changes_nothing(store: Store) -> None:
-    """The second answer is `already_settled`."""
+    """The second result is `already_settled`."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     await settle(store, job, ok(stdout="first"))
@@ -152,7 +152,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
 
 
 async def test_a_result_is_written_although_its_caller_is_cancelled(store: Store) -> None:
-    """Once it is handed in, it counts; the process that made it is gone."""
+    """A submitted result counts, as its process has ended."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     settling = asyncio.create_task(store.settle(job, ok(stdout="kept"), POLICY))
@@ -165,7 +165,7 @@ async def test_a_result_is_written_although_its_caller_is_cancelled(store: Store
 
 
 async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store, clock: Clock) -> None:
-    """The job has moved on; the late result is kept as superseded and changes nothing."""
+    """The job has another execution; the late result is stored as superseded and changes nothing."""
     await accept(store, a_new_job())
     first = await claim_one(store)
     await store.recover(POLICY)
@@ -189,7 +189,7 @@ async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store,
 
 
 async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) -> None:
-    """Numbers can come again when retention has taken the newest rows; ids do not."""
+    """Numbers may be used again after retention has removed the newest rows; ids are not."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     assert await store.settle(replace(job, id="another job"), ok(), POLICY) is NotSettled.UNKNOWN_JOB
@@ -197,7 +197,7 @@ async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) 
 
 
 async def test_a_late_result_that_comes_twice_is_recorded_once(store: Store) -> None:
-    """Settling twice answers `already_settled`, for a late result too."""
+    """The second result is `already_settled`, for a late result too."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     await store.recover(POLICY)
@@ -223,7 +223,7 @@ async def test_an_unknown_job_is_reported(store: Store) -> None:
 
 @pytest.mark.parametrize("recovered", [True, False], ids=["recovered", "settled"])
 async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: bool) -> None:
-    """Without a result there is nothing that could be superseded."""
+    """Without a result nothing is superseded."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     if recovered:
@@ -239,7 +239,7 @@ async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: 
 
 
 async def test_everything_that_follows_is_there_together(store: Store) -> None:
-    """Log, transitions, state, facts, events, children, breaker and outbox in one transaction."""
+    """Log, transitions, state, facts, events, children, breaker and outbox are one transaction."""
     policy = some_policy(
         a_route(to="sink"),
         a_route(to="other.poll"),
@@ -284,7 +284,7 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
 
 
 async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -> None:
-    """Killed or refused, all of it or none; the job still runs and can be settled."""
+    """It is stored completely or not at all; the job still runs and can be settled."""
     policy = some_policy(a_route())
     job_id = await accept(store, a_new_job("source"))
     job = await claim_one(store)
@@ -301,7 +301,7 @@ async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -
 
 
 async def test_output_that_is_no_text_cannot_keep_a_job_from_ending(store: Store) -> None:
-    """A plugin may never crash the core, whatever it prints."""
+    """No output of a plugin makes the daemon fail."""
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(stdout="\ud800\x00x", stderr="a\udcff\x00b"))
     (row,) = await store.list_executions(job_id)
@@ -312,7 +312,7 @@ async def test_output_that_is_no_text_cannot_keep_a_job_from_ending(store: Store
 
 @pytest.mark.parametrize("part", ["event", "state", "artifact", "result"])
 async def test_a_deep_answer_cannot_keep_a_job_from_ending(store: Store, part: str) -> None:
-    """A plugin may never crash the core, whatever it prints: it fails, or it is kept."""
+    """A response of any depth fails the job or is stored, and does not make the daemon fail."""
     deep: JsonObject = {}
     for _ in range(400):
         deep = {"x": deep}
@@ -338,7 +338,7 @@ async def test_nul_and_odd_text_in_output_is_kept_verbatim(store: Store) -> None
 
 
 async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None:
-    """An event's key applies to what it starts; the drop is returned and recorded."""
+    """The key of an event applies to the jobs that it starts; a duplicate is returned and recorded."""
     policy = some_policy(a_route())
     started: list[EnqueueResult] = []
     for _ in range(2):
@@ -389,7 +389,7 @@ async def test_state_is_merged_shallowly(store: Store) -> None:
 
 
 async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
-    """Neither may change state, and their events go nowhere."""
+    """These commands change no state, and their events start nothing."""
     policy = some_policy(a_route())
     for command in ("health", "init"):
         await accept(store, a_new_job("source", command))
@@ -399,7 +399,7 @@ async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
 
 
 async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
-    """Above 1 MiB the update is refused and the job fails, permanently."""
+    """An update above 1 MiB is refused, and the job fails permanently."""
     job_id = await accept(store, a_new_job())
     await run_next(
         store, ok(emitted(), state={"x": "y" * MAX_STATE_BYTES}), some_policy(a_route(source="echo"))
@@ -424,7 +424,7 @@ async def test_a_thousand_events_start_a_thousand_jobs(store: Store) -> None:
 
 
 async def test_facts_are_appended_and_mirrored(store: Store) -> None:
-    """One row for each, numbered upwards, and the state is replaced, not merged."""
+    """Each fact is a row with a rising number, and the state is replaced, not merged."""
     policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     updates: list[JsonObject] = [{"a": 1}, {"b": 2}]
     for state in updates:
@@ -451,7 +451,7 @@ async def test_a_fact_can_leave_the_state_alone(store: Store) -> None:
 
 
 async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: Store) -> None:
-    """The fact is kept, the state is left, and the skipped update is recorded."""
+    """The fact is stored, the state is not changed, and the skipped update is recorded."""
     policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for _ in range(2):
         await accept(store, a_new_job("source", "poll"))
@@ -471,7 +471,7 @@ async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: S
 
 
 async def test_a_merge_by_an_older_claim_does_not_make_the_state_older(store: Store) -> None:
-    """After an older job has merged into it, the state still counts as the later job's."""
+    """After an older job has merged its update, the state still counts as that of the later job."""
     policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for command in ("handle", "poll", "poll"):
         await accept(store, a_new_job("source", command))
@@ -485,7 +485,7 @@ async def test_a_merge_by_an_older_claim_does_not_make_the_state_older(store: St
 
 
 async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> None:
-    """Integers beyond 2^53 survive exactly."""
+    """Integers beyond 2^53 keep every digit."""
     policy = some_policy(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     number = 2**64 + 1
     await accept(store, a_new_job("source", "poll"))
@@ -504,7 +504,7 @@ async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> N
 
 
 async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Store) -> None:
-    """Two that trigger each other cannot run forever, and the drop can be seen."""
+    """Two plugins that start each other do not run for ever, and the dropped event is recorded."""
     policy = some_policy(a_route(source="echo", to="echo"), max_hops=3)
     await accept(store, a_new_job("echo"))
     started = 0
@@ -517,7 +517,7 @@ async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Stor
 
 
 async def test_two_routes_to_one_target_start_it_once_and_say_so(store: Store) -> None:
-    """The second is the same child; it is recorded, never silently dropped."""
+    """The second start is the same child, which is recorded as a conflict."""
     policy = some_policy(a_route(), a_route())
     await accept(store, a_new_job("source"))
     settled = await run_next(store, ok(emitted()), policy)

@@ -60,12 +60,12 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch ends by its size alone, so that tests know who shares one."""
+    """End batches only by their size, so that tests know which requests share one."""
     monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)
 
 
 class Gate:
-    """Holds the writer inside a transaction, so that a test can decide what waits for the next."""
+    """Holds the writer inside a transaction, so that a test decides which requests wait for the next one."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Whatever is submitted inside is committed as one batch when the block is left."""
+        """Collect the requests of the block in one batch, which is committed when the block ends."""
         waiting = asyncio.ensure_future(self._store.run_write(Priority.SETTLE, self._wait))
         await asyncio.to_thread(self._reached.wait, 60)
         try:
@@ -94,7 +94,7 @@ class Gate:
 
 
 async def together(store: SqliteStore, *verbs: Any) -> list[Any]:
-    """Run verbs so that they share one batch; answers and errors in order."""
+    """Run verbs in one batch, and return results and errors in order."""
     async with Gate(store).held():
         tasks = [asyncio.ensure_future(verb) for verb in verbs]
     return await asyncio.gather(*tasks, return_exceptions=True)
@@ -112,7 +112,7 @@ async def broken_request(store: SqliteStore, error: Exception) -> None:
 
 
 async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) -> None:
-    """Each request is its own; a broken constraint undoes that request alone."""
+    """A violated constraint undoes only its own request."""
     twin = a_new_job()
     jobs = [a_new_job() for _ in range(4)]
     results = await together(
@@ -137,7 +137,7 @@ async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) ->
 
 
 async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStore) -> None:
-    """Requests may run twice before they are committed; callers get the state on disk."""
+    """Requests may run twice before they are committed; callers get the committed result."""
     jobs = [a_new_job() for _ in range(3)]
     twin = a_new_job()
     results = await together(
@@ -150,7 +150,7 @@ async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStor
 
 
 async def test_no_subscriber_is_notified_before_the_commit(store: SqliteStore) -> None:
-    """Callers go on after COMMIT has returned."""
+    """Callers continue after COMMIT has returned."""
     job = a_new_job()
     async with Gate(store).held():
         task = asyncio.ensure_future(submit(store, job))
@@ -176,7 +176,7 @@ async def test_a_cancelled_callers_unit_is_committed_all_the_same(store: SqliteS
 async def test_a_claim_comes_into_the_next_batch_however_many_submit(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claims go before submissions when a batch is made up, and after them within it."""
+    """Claims are chosen for a batch before submissions, and run after them."""
     monkeypatch.setattr(writer_module, "MAX_REQUESTS", 3)
     order: list[str] = []
 
@@ -189,7 +189,7 @@ async def test_a_claim_comes_into_the_next_batch_however_many_submit(
 
 
 async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore) -> None:
-    """A batch in which a submission fails is run again one by one, its claims too."""
+    """A batch with a failed submission runs again, request by request, with its claims."""
 
     def fail(_session: object) -> None:
         raise RefusedError("this one is wrong")
@@ -209,7 +209,7 @@ async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore
 async def test_requests_behind_a_claim_are_not_lost_when_it_fails(
     store: SqliteStore, priority: Priority
 ) -> None:
-    """A claim meets the full disk first; a reload or a sweep behind it is answered all the same."""
+    """The claim finds the disk full; a reload or a sweep after it has its own result."""
 
     def fail(_session: object) -> None:
         raise apsw.FullError("database or disk is full")
@@ -227,8 +227,8 @@ async def test_requests_behind_a_claim_are_not_lost_when_it_fails(
 
 
 async def test_finishing_work_goes_first(store: SqliteStore) -> None:
-    """Settle, enqueue, claim, maintenance, whatever came first; where a configuration is among
-    them, what was claimed by the one before comes before it.
+    """The order is settle, enqueue, claim, maintenance. If a configuration is among the requests, claims
+    under the previous one come before it.
     """
     order: list[Priority] = []
 
@@ -250,7 +250,7 @@ async def test_finishing_work_goes_first(store: SqliteStore) -> None:
 
 
 async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is limited to so many requests; all of them are served."""
+    """The number of requests of a batch is limited, and all requests are served."""
     monkeypatch.setattr(writer_module, "MAX_REQUESTS", 3)
     results = await together(store, *(submit(store, a_new_job()) for _ in range(10)))
     assert all(isinstance(result, tuple) for result in results)
@@ -259,7 +259,7 @@ async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.Monkey
 async def test_more_submissions_than_the_queue_holds_are_refused(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue is bounded; finishing work is never refused."""
+    """The queue is limited, but settlements are never refused."""
     await accept(store, a_new_job())
     job = await claim_one(store)
     monkeypatch.setattr(writer_module, "CAPACITY", 2)
@@ -282,7 +282,7 @@ async def test_closing_commits_what_waits_and_refuses_what_comes(path: Path) -> 
 
 
 async def test_reading_a_closed_store_is_an_error_of_ours(path: Path) -> None:
-    """Port: verbs raise only errors of ours."""
+    """Verbs raise only errors of Ductile."""
     store = open_store(path)
     await store.close()
     with pytest.raises(StoreError):
@@ -300,7 +300,7 @@ def size(path: Path) -> int:
 
 
 async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, path: Path) -> None:
-    """The writer checkpoints between batches, while others read."""
+    """The writer checkpoints between batches, while other connections read."""
     largest = 0
     for _ in range(120):
         await asyncio.gather(
@@ -325,7 +325,7 @@ def limit_pages(store: SqliteStore, count: int) -> None:
 
 
 async def test_a_full_disk_is_reported_and_loses_nothing(store: SqliteStore) -> None:
-    """StoreFullError, nothing half-written, and it works again when there is room."""
+    """The error is StoreFullError, nothing is half-written, and the store works again when there is room."""
     kept_id = await accept(store, a_new_job())
     limit_pages(store, pages(store))
     big = a_new_job(payload={"x": "y" * 200_000})
@@ -340,12 +340,12 @@ async def test_a_full_disk_is_reported_and_loses_nothing(store: SqliteStore) -> 
 
 
 async def test_a_full_disk_is_known_until_something_is_written_again(store: SqliteStore) -> None:
-    """Also without submissions: a small write finds out."""
+    """Without submissions, a small write checks the disk."""
     assert not await store.is_full()
     limit_pages(store, pages(store))
     with pytest.raises(StoreFullError):
         await submit(store, a_new_job(payload={"x": "y" * 200_000}))
-    assert await claim_all(store) == []  # a commit that writes nothing says nothing
+    assert await claim_all(store) == []  # an empty commit does not check the disk
     assert await store.is_full()
     assert await store.is_full()
     limit_pages(store, 1_000_000)
@@ -354,8 +354,8 @@ async def test_a_full_disk_is_known_until_something_is_written_again(store: Sqli
 
 
 async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: SqliteStore) -> None:
-    """Disk-full rolls back the whole transaction; the others run again in a new one."""
-    for _ in range(30):  # some room inside the pages there are
+    """A full disk rolls back the whole transaction; the other requests run again in a new one."""
+    for _ in range(30):  # some room inside the existing pages
         await accept(store, a_new_job())
     limit_pages(store, pages(store) + 4)
     small = [a_new_job() for _ in range(4)]
@@ -375,7 +375,7 @@ async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: 
 
 
 async def test_a_full_disk_never_answers_wrongly(store: SqliteStore) -> None:
-    """An accepted job is on disk and a refused one is not, at any amount of room."""
+    """With any amount of room, an accepted job is on disk and a refused one is not."""
     for room in range(0, 40, 3):
         limit_pages(store, pages(store) + room)
         jobs = [a_new_job(payload={"x": "y" * 5000 * n}) for n in range(8)]
@@ -400,7 +400,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def locked_elsewhere(path: Path) -> Iterator[None]:
-    """Another process holds the write lock until the block is left."""
+    """Let another process hold the write lock until the block ends."""
     with subprocess.Popen(
         [sys.executable, "-c", LOCKER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as locker:
@@ -437,7 +437,7 @@ def test_a_lock_at_start_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def open_refused(path: Path, kind: type[StoreError]) -> StoreError:
-    """Opening fails with this error and leaves the file as it is."""
+    """Check that opening fails with this error and does not change the file, and return the error."""
     before = path.read_bytes()
     with pytest.raises(kind) as caught:
         open_store(path)
@@ -460,7 +460,7 @@ def test_a_foreign_database_is_refused_untouched(path: Path) -> None:
 
 
 async def test_a_store_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
-    """Migrations are applied at start, and what the file holds stays."""
+    """Migrations are applied at the start, and the rows are kept."""
     connection = apsw.Connection(str(path))
     (first, sql), *_ = migrations()
     _apply(connection, first, sql)
@@ -495,7 +495,9 @@ def a_second_version(path: Path) -> apsw.Connection:
 
 
 async def test_keys_of_a_second_version_go_on_deduplicating(path: Path) -> None:
-    """Those of events join those of callers; a live one whose key a caller's live job has stays apart."""
+    """Keys of events and of callers become one kind. The live key of an event that a live job of a caller has
+    too stays separate.
+    """
     connection = a_second_version(path)
     for seq, (key, status, hold) in enumerate(
         (
@@ -532,7 +534,7 @@ async def test_keys_of_a_second_version_go_on_deduplicating(path: Path) -> None:
 
 @pytest.mark.parametrize("index", ["job_queue_ended", "job_queue_prunable"])
 async def test_a_second_version_of_either_kind_gets_its_index(path: Path, index: str) -> None:
-    """One was made before the second version had its index."""
+    """Some stores were created before the second version had its index."""
     connection = a_second_version(path)
     if index == "job_queue_ended":
         connection.execute("DROP INDEX job_queue_prunable")
@@ -567,7 +569,7 @@ async def test_columns_have_the_documented_names(path: Path) -> None:
 
 
 async def test_a_newer_schema_is_refused_untouched(path: Path) -> None:
-    """And the message says which versions."""
+    """The error names the versions."""
     await open_store(path).close()
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", 999)
@@ -594,7 +596,7 @@ async def test_a_damaged_file_is_refused(path: Path) -> None:
 
 
 async def test_damage_found_later_stops_the_store(path: Path) -> None:
-    """Nothing more is written once the file cannot be trusted."""
+    """Nothing more is written to a damaged file."""
     store = open_store(path)
     await accept(store, a_new_job())
     ((page,),) = store.connection.execute(
@@ -611,7 +613,7 @@ async def test_damage_found_later_stops_the_store(path: Path) -> None:
 
 
 async def test_a_store_that_has_failed_leaves_its_log_as_it_is(path: Path) -> None:
-    """Closing it must not copy the log into a file that is damaged, and then remove the log."""
+    """To close it must not copy the write-ahead log into a damaged file and remove the log."""
     store = open_store(path)
     await accept(store, a_new_job())
     ((page,),) = store.connection.execute(
@@ -629,14 +631,14 @@ async def test_a_store_that_has_failed_leaves_its_log_as_it_is(path: Path) -> No
 
 @pytest.mark.parametrize("crashed", [False, True])
 async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path, crashed: bool) -> None:
-    """At the start of a daemon, and for anybody after an unclean end."""
+    """The file is checked at the start of a daemon, and after a crash by every command."""
     store = open_store(path)
     await accept(store, a_new_job())
     ((page,),) = store.connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'job_log_by_plugin'"
     ).fetchall()
     if crashed:
-        # Into the file first what is in the log: a page that is there is read from there.
+        # A page in the log is read from there, so all pages are moved into the file first.
         store.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         await accept(store, a_new_job())
         path = a_crashed_copy(path)
@@ -652,11 +654,11 @@ async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path,
 
 
 def a_crashed_copy(path: Path) -> Path:
-    """The files of an open store as they are now: what a process that is killed leaves behind."""
+    """Copy the files of an open store, as a killed process would leave them."""
     copy = path.parent / "crashed" / path.name
     copy.parent.mkdir()
     shutil.copy(path, copy)
-    # SQLite's locks do not mind: this reads the log, not the database.
+    # SQLite's locks are on the database, not on the log.
     shutil.copy(wal_path(path), wal_path(copy))
     return copy
 
@@ -751,7 +753,7 @@ async def test_an_empty_file_is_a_new_store(empty: Path) -> None:
 
 
 async def test_a_new_store_is_private(tmp_path: Path) -> None:
-    """Directories 0700, files 0600, those beside the database too."""
+    """Directories have mode 0700 and files 0600, also those beside the database."""
     path = tmp_path / "new" / "state.db"
     store = open_store(path)
     await accept(store, a_new_job())
@@ -761,7 +763,7 @@ async def test_a_new_store_is_private(tmp_path: Path) -> None:
 
 
 async def test_safe_settings(store: SqliteStore) -> None:
-    """WAL, foreign keys on, synchronous FULL."""
+    """The settings are WAL, foreign keys on and synchronous FULL."""
     connection = store.connection
     assert connection.pragma("journal_mode") == "wal"
     assert connection.pragma("synchronous") == 2
@@ -840,7 +842,7 @@ class FaultyFile(apsw.VFSFile):
 
 
 class FaultyDisk(apsw.VFS):
-    """The real disk, except for the operation that is set to fail."""
+    """The real disk, except for one operation that fails."""
 
     def __init__(self) -> None:
         super().__init__("ductile-faulty", "unix", makedefault=True)
@@ -852,7 +854,7 @@ class FaultyDisk(apsw.VFS):
         return FaultyFile(self, name, flags)
 
     def repair(self) -> None:
-        """From now on files are opened on the disk itself."""
+        """Make all later files use the real disk."""
         self.fails = None
         self.unregister()
 
@@ -874,7 +876,7 @@ def disk() -> Iterator[FaultyDisk]:
 
 
 async def close_quietly(store: SqliteStore) -> None:
-    """Let go of a store whose disk has failed: closing it may say so once more."""
+    """Close a store whose disk has failed, and ignore a further error."""
     with contextlib.suppress(apsw.Error):
         await store.close()
 
@@ -884,7 +886,7 @@ async def close_quietly(store: SqliteStore) -> None:
 async def test_an_io_error_stops_the_store_for_every_caller(
     path: Path, disk: FaultyDisk, operation: str, once: bool
 ) -> None:
-    """After an I/O error never retry: fail the store; a restart finds all that was acknowledged."""
+    """The store never retries after an I/O error. After a restart it has all acknowledged jobs."""
     store = open_store(path)
     kept_ids = [await accept(store, a_new_job()) for _ in range(5)]
     disk.fails, disk.once = operation, once
@@ -907,7 +909,7 @@ async def test_an_io_error_stops_the_store_for_every_caller(
 async def test_the_caller_of_a_failed_commit_learns_that_it_may_be_on_disk(
     path: Path, disk: FaultyDisk, tmp_path: Path
 ) -> None:
-    """A commit was written and its fsync failed. Killed now, the job is there afterwards."""
+    """The commit was written, and its fsync failed. After a crash at this moment the job is stored."""
     store = open_store(path)
     job = a_new_job()
     disk.fails, disk.once = "sync", True
@@ -930,12 +932,12 @@ async def test_the_caller_of_a_failed_commit_learns_that_it_may_be_on_disk(
 async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is_lost(
     path: Path, disk: FaultyDisk, operation: str, after: int
 ) -> None:
-    """Promise 1: a failing request makes its batch run again; a job accepted then is on disk."""
+    """A failed request makes its batch run again; a job that is accepted then is on disk."""
     store = open_store(path)
     jobs = [a_new_job(payload={"x": "y" * 3000}) for _ in range(6)]
 
     async def break_then_fail() -> None:
-        """First a harmless error, so that the batch runs again; the disk fails from there on."""
+        """Raise a harmless error, so that the batch runs again, and make the disk fail from then on."""
 
         def work(_session: Session) -> None:
             disk.fails, disk.after = operation, after
@@ -957,7 +959,7 @@ async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is
 
 
 async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of_it(path: Path) -> None:
-    """The same if a request meets the I/O error and SQLite has rolled everything back."""
+    """Here SQLite has rolled back the whole transaction after the error."""
     store = open_store(path)
     jobs = [a_new_job() for _ in range(4)]
     runs = 0
@@ -992,7 +994,7 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
 
 
 async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> None:
-    """Also when the transaction is still there after it."""
+    """Here the transaction still exists after the error."""
     store = open_store(path)
     runs = 0
 
@@ -1013,7 +1015,7 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
 async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting and later callers get an error, and the store can still be closed."""
+    """All waiting and later callers get an error, and the store can be closed."""
     store = open_store(path)
     kept_id = await accept(store, a_new_job())
 
@@ -1053,7 +1055,7 @@ async def test_a_reader_that_opens_the_store_after_its_log_was_removed_is_no_obs
 
 
 async def test_a_log_that_another_program_has_put_there_is_left_alone(path: Path) -> None:
-    """It may hold transactions. What was accepted is saved beside it."""
+    """The log may have transactions. The accepted jobs are saved to another file."""
     store = open_store(path)
     job_id = await accept(store, a_new_job())
     wal_path(path).unlink()

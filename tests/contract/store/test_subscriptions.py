@@ -1,4 +1,4 @@
-"""State webhooks of duplicates: whose URL is sent which events of the job that is there."""
+"""State webhooks of duplicates: which URLs get which states of the existing job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def duplicate(store: Store, job: NewJob) -> Deduplicated:
 
 
 async def sent_to(store: Store, url: str) -> list[Delivery]:
-    """Oldest first."""
+    """Return the deliveries to a URL, oldest first."""
     return [row for row in reversed((await store.list_deliveries(limit=200)).rows) if row.url == url]
 
 
@@ -62,7 +62,7 @@ async def test_a_duplicate_while_the_job_is_queued(store: Store) -> None:
 
 
 async def test_a_duplicate_of_a_job_that_was_claimed_without_a_url(store: Store) -> None:
-    """The job as it was claimed has no URL; its end is delivered all the same."""
+    """The claimed job has no URL, but its end is delivered."""
     await accept(store, a_keyed_job())
     claimed = await claim_one(store)
     await duplicate(store, a_keyed_job(FIRST))
@@ -77,7 +77,7 @@ def reporting_to(url: str, *events: str) -> StateSubscription:
 
 
 async def test_a_configured_url_gets_the_states_of_a_job(store: Store) -> None:
-    """Also of one whose submission names no URL."""
+    """The submission needs no URL for this."""
     await accept(store, a_new_job(configured_callback=reporting_to(FIRST, "queued", "done")))
     await run_next(store, ok(result="hi"))
     queued, done = await sent_to(store, FIRST)
@@ -102,7 +102,7 @@ async def test_the_same_url_configured_and_named_is_sent_each_state_once(store: 
 
 
 async def test_a_duplicate_does_not_subscribe_the_configured_url(store: Store) -> None:
-    """The existing job keeps what it was submitted with."""
+    """The existing job keeps the configured URL of its own submission."""
     await accept(store, a_keyed_job())
     result = await duplicate(store, a_keyed_job(configured_callback=reporting_to(SECOND)))
     assert result.subscribed is None
@@ -158,7 +158,7 @@ async def test_the_end_of_a_job_is_delivered_only_if_its_state_was_chosen(store:
 
 
 async def test_instants_of_one_job_strictly_increase(store: Store) -> None:
-    """The clock stands still here, as it does for all events of one transaction."""
+    """Here the clock stands still, as for all events of one transaction."""
     job_id = await accept(store, a_keyed_job(FIRST, max_attempts=1))
     job = await claim_one(store)
     await store.mark_working(job.id, job.execution)

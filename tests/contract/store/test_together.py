@@ -1,4 +1,4 @@
-"""Claims and ends that share a transaction: each has the result that it would have had by itself."""
+"""Claims and ends that share a transaction: each has the same result as in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_claims_that_wait_together_keep_their_own_owner_and_caps(store: St
 
 
 async def test_jobs_that_end_together_are_each_judged_by_what_is_stored(store: Store) -> None:
-    """One was cancelled after its claim, one has a job waiting for its end, one ends twice."""
+    """One job was cancelled after its claim, one has a successor, and one ends twice."""
     for _ in range(4):
         await accept(store, a_new_job())
     jobs = [claim.job for claim in await claim_all(store)]
@@ -76,7 +76,7 @@ async def test_a_cancel_that_waits_behind_an_end_finds_the_job_ended(store: Stor
 
 
 async def test_an_end_behind_a_new_waiter_releases_it(store: Store) -> None:
-    """The waiter is stored in the transaction in which the job that it waits for ends."""
+    """One transaction stores the waiting job and ends the job that it waits for."""
     parent, other = [await accept(store, a_new_job()) for _ in range(2)]
     first, second = [claim.job for claim in await claim_all(store)]
 
@@ -92,7 +92,7 @@ async def test_an_end_behind_a_new_waiter_releases_it(store: Store) -> None:
 
 
 async def test_rows_of_a_refused_write_are_not_stored_with_the_next_one(store: Store) -> None:
-    """Text that no database can hold is found only when the rows are sent."""
+    """Text that no database can store is found only when the rows are sent."""
 
     def spoil(session: Session) -> None:
         submit_job(session, a_new_job(command="\ud800"), timedelta(0))

@@ -61,7 +61,7 @@ async def test_every_step_of_a_run_has_its_token(store: Store) -> None:
 
 
 async def test_the_cost_of_each_execution_adds_up_in_its_job(store: Store, clock: Clock) -> None:
-    """A failed execution has cost what it reports, too."""
+    """A failed execution has its reported cost too."""
     job_id = await accept(store, a_new_job(token=AGENT))
     await run_next(store, failed(cost=0.25))
     clock.advance(minutes=1)
@@ -73,7 +73,7 @@ async def test_the_cost_of_each_execution_adds_up_in_its_job(store: Store, clock
 
 
 async def test_a_job_without_reported_cost_has_none(store: Store) -> None:
-    """Not 0, which a plugin may report."""
+    """The cost is null, not 0, which a plugin may report."""
     job_id = await accept(store, a_new_job(token=AGENT))
     await run_next(store, ok())
     assert (await stored(store, job_id)).cost is None
@@ -96,7 +96,7 @@ async def test_a_cancelled_execution_has_cost_what_it_reported(store: Store) -> 
 
 
 async def test_a_late_result_has_cost_what_it_reported(store: Store) -> None:
-    """Its job was given up and runs again; the money is spent all the same."""
+    """Its job was given up and runs again, but the money is spent."""
     await accept(store, a_new_job(token=AGENT))
     job = await claim_one(store)
     await settle(store, job, Orphaned())
@@ -109,7 +109,7 @@ async def test_a_late_result_has_cost_what_it_reported(store: Store) -> None:
 
 
 async def test_a_retried_job_counts_as_unfinished(store: Store) -> None:
-    """Also one from before its token had limits. One of another token counts for its hour only."""
+    """A job from before the limits counts too. A job of another token counts only for the hour."""
     own, other = await accept(store, a_new_job(token=AGENT)), await accept(store, a_new_job(token="other"))
     for _ in (own, other):
         await run_next(store, failed(permanent=True))
@@ -122,7 +122,7 @@ async def test_a_retried_job_counts_as_unfinished(store: Store) -> None:
 
 
 async def test_a_job_over_the_limit_is_refused_with_everything_around_it(store: Store) -> None:
-    """All jobs of a submission are accepted, or none; what was refused is not counted."""
+    """All jobs of a submission are accepted, or none; refused jobs are not counted."""
     charge = a_charge(jobs_per_hour=3)
     await submit(store, a_job(), a_job(), charge=charge)
     with pytest.raises(LimitReachedError, match="has started 2 jobs this hour; its limit jobs_per_hour is 3"):
@@ -186,7 +186,7 @@ async def test_a_duplicate_is_not_counted(store: Store) -> None:
 
 
 async def test_concurrent_submissions_take_exactly_what_is_left(store_factory: StoreFactory) -> None:
-    """Also of two processes that share the store, where it can be shared."""
+    """On PostgreSQL they come from two store objects, as from two nodes."""
     stores = [await store_factory.open()]
     if store_factory.kind.name == "postgres":
         stores.append(await store_factory.open())
@@ -208,7 +208,7 @@ async def test_the_count_survives_a_restart(store_factory: StoreFactory) -> None
 
 
 async def test_unfinished_jobs_are_counted_until_they_end(store: Store) -> None:
-    """Queued and running ones. What follows from them is not counted."""
+    """Queued and running jobs count; the jobs that follow from them do not."""
     policy = some_policy(a_route(source="echo"))
     charge = a_charge(running=1)
     await submit(store, a_job(), charge=charge)
@@ -239,7 +239,7 @@ async def test_limits_of_one_plugin_leave_others_alone(store: Store) -> None:
 
 
 async def test_no_job_starts_after_the_money_is_spent(store: Store) -> None:
-    """The cost of a job is known when it has ended: the one that reaches the limit still runs."""
+    """The cost of a job is known at its end, so the job that reaches the limit still runs."""
     charge = a_charge(cost_per_day=1.0)
     for _ in range(10):
         await submit(store, a_job(), charge=charge)
@@ -249,7 +249,7 @@ async def test_no_job_starts_after_the_money_is_spent(store: Store) -> None:
 
 
 async def test_a_retry_counts_as_a_job(store: Store) -> None:
-    """Otherwise a token could have one job run as often as it likes."""
+    """Otherwise a token could run one job any number of times."""
     charge = a_charge(jobs_per_day=2)
     (first,) = await submit(store, a_job(), charge=charge)
     await run_next(store, failed(permanent=True))

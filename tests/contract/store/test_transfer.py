@@ -1,4 +1,4 @@
-"""A whole store is copied from one database to another: every row, the numbers of new rows, the full text."""
+"""Copies of a whole store to another database: every row, the numbers of new rows, the full text."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def filled(template: Path, tmp_path: Path) -> Path:
-    """A directory with a filled SQLite store."""
+    """Return a directory with a filled SQLite store."""
     return Path(copytree(template, tmp_path / "filled"))
 
 
@@ -90,7 +90,7 @@ def content(kind: StoreKind, directory: Path) -> list[Any]:
 
 
 def test_a_store_survives_the_way_to_postgres_and_back(filled: Path, tmp_path: Path) -> None:
-    """All rows of all tables are equal, whichever database they were in, and so is what verbs read."""
+    """All rows of all tables are equal in each database, and so are the results of reading verbs."""
     postgres_directory, sqlite_directory = tmp_path / "there", tmp_path / "back"
     locations = [
         location(SQLITE, filled),
@@ -116,7 +116,7 @@ def test_a_store_survives_the_way_to_postgres_and_back(filled: Path, tmp_path: P
 
 
 def test_new_rows_get_numbers_above_all_that_were_given_out(filled: Path, tmp_path: Path) -> None:
-    """Also if the newest rows have been removed; and the next job gets a number and a place in the ledger."""
+    """This holds although the newest rows were removed. The next job has a number and a ledger entry."""
     postgres_directory, sqlite_directory = tmp_path / "there", tmp_path / "back"
 
     async def newest_fact(kind: StoreKind, directory: Path) -> int:
@@ -137,7 +137,7 @@ def test_new_rows_get_numbers_above_all_that_were_given_out(filled: Path, tmp_pa
 
 
 async def test_a_backup_of_a_busy_store_is_one_instant_of_it(tmp_path: Path) -> None:
-    """Jobs are submitted and run meanwhile; the copy keeps every rule for rows at rest."""
+    """Jobs are submitted and run meanwhile; the rows of the copy violate no rule."""
     factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
     store = await factory.open()
     source, copy = location(POSTGRES, tmp_path), tmp_path / "copy.db"
@@ -160,7 +160,7 @@ def rows_of_postgres(directory: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_target_with_rows_is_refused(filled: Path, tmp_path: Path) -> None:
-    """Nothing is overwritten, in a dry run neither; an empty store is a target like none."""
+    """Nothing is overwritten, also in a dry run. An empty store may be a target."""
     source, target = location(SQLITE, filled), location(POSTGRES, tmp_path)
     content(POSTGRES, tmp_path)
     move_store(a_request(source, target, dry_run=True), quiet)
@@ -187,7 +187,7 @@ def test_a_dry_run_creates_nothing(filled: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("direction", ["from", "to"])
 async def test_a_postgres_store_in_use_is_refused(filled: Path, tmp_path: Path, direction: str) -> None:
-    """As long as a process has it open to write, on whichever machine; the refusal names the connection."""
+    """A process on any machine has it open for writing; the error names the connection."""
     factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
     store = await factory.open()
     await accept(store, a_new_job())
@@ -210,7 +210,7 @@ def test_an_sqlite_store_in_use_is_refused(filled: Path, tmp_path: Path) -> None
 
 
 async def test_no_daemon_can_open_a_store_that_is_being_moved(tmp_path: Path) -> None:
-    """Neither the source nor the target, so that no job is accepted that the copy does not have."""
+    """This holds for source and target, so that the copy has every accepted job."""
     postgres = location(POSTGRES, tmp_path)
     factory = StoreFactory(kind=POSTGRES, directory=tmp_path)
     with open_target(postgres, START), pytest.raises(StoreBusyError, match="being moved"):
@@ -232,7 +232,7 @@ def test_there_must_be_a_store_to_move(tmp_path: Path) -> None:
 
 
 class ForgetfulTarget:
-    """Takes rows like a target, and loses or changes one."""
+    """A target that loses or changes a row."""
 
     def __init__(self, fault: str) -> None:
         self._fault = fault
@@ -263,7 +263,7 @@ class ForgetfulTarget:
 
 @pytest.mark.parametrize("fault", ["loses", "changes", "nothing"])
 def test_a_copy_with_other_rows_is_found(filled: Path, fault: str) -> None:
-    """By number and by content; the order of rows does not matter."""
+    """Number and content are compared; the order of rows does not matter."""
     with open_source(location(SQLITE, filled), START) as source:
         if fault == "nothing":
             copy_rows(source, ForgetfulTarget(fault), store_tables(), quiet)
@@ -298,7 +298,7 @@ move_store(MoveRequest(source=stores[0], target=stores[1], now=datetime.now(UTC)
 def test_a_command_that_is_killed_leaves_no_copy_behind(
     filled: Path, tmp_path: Path, kind: StoreKind, step: str
 ) -> None:
-    """Whatever it was doing: the source is as it was, the target is not there, and it can be run again."""
+    """The source is unchanged, the target does not exist, and the command can run again."""
     target_directory = tmp_path / "there"
     target_directory.mkdir()
     source, target = location(SQLITE, filled), location(kind, target_directory)
@@ -322,7 +322,7 @@ def test_a_command_that_is_killed_leaves_no_copy_behind(
 
 
 def wait_until_unused(directory: Path) -> None:
-    """Wait until the server has noticed that a client is gone, which frees its locks."""
+    """Wait until the server has seen the end of a client, which releases its locks."""
     POSTGRES.run_sql(
         directory,
         "SELECT pg_advisory_lock(17526, number), pg_advisory_unlock(17526, number) "

@@ -16,7 +16,7 @@ from ductile.store.port import Store
 
 
 def waiting_always(span: timedelta) -> Policy:
-    """Rules under which every retry of these plugins waits exactly so long."""
+    """Return a policy with which every retry waits for exactly this span."""
     even = PluginPolicy(retry=RetryPolicy(backoff_base=span, backoff_max=span))
     return Policy(plugins={"echo": even, "other": even})
 
@@ -48,7 +48,7 @@ async def test_next_due_is_the_earliest_of_all(store: Store) -> None:
 
 
 async def test_no_wait_outlasts_the_span_it_was_drawn_from(store: Store, clock: Clock) -> None:
-    """After the clock was set back, waits are clamped to their original span."""
+    """After the clock was set back, waits are shortened to their original span."""
     ids = [await accept(store, a_new_job()) for _ in range(3)]
     spans = []
     for job_id in ids:
@@ -116,7 +116,7 @@ async def test_a_manual_retry_waits_for_its_key(store: Store) -> None:
 
 
 async def test_a_successor_waits_until_its_predecessor_has_ended(store: Store, clock: Clock) -> None:
-    """`if_running: cancel` enqueues the new job held until the old one is terminal."""
+    """`if_running: cancel` enqueues the new job with a hold until the old one has ended."""
     old = await accept(store, a_new_job())
     running = await claim_one(store)
     (new,) = await submit(store, a_new_job(after_job_id=old))
@@ -167,7 +167,7 @@ async def test_a_successor_with_a_taken_key_waits_on(store: Store) -> None:
 
 
 async def crash(store: Store, clock: Clock, *jobs: str) -> None:
-    """Every running job is found by the next start, and its retry time comes: in order, as all wait alike."""
+    """Recover all running jobs, and wait for their retry time."""
     moved = await store.recover(EVEN)
     assert {job.id for job in moved.jobs} == set(jobs)
     clock.advance(seconds=61)
@@ -175,7 +175,7 @@ async def crash(store: Store, clock: Clock, *jobs: str) -> None:
 
 
 async def test_suspects_of_a_crash_start_one_at_a_time(store: Store, clock: Clock) -> None:
-    """Until each has finished once; what was not running then is not held up."""
+    """Each has to finish once. Jobs that did not run at the crash do not wait."""
     ids = [await accept(store, a_new_job()) for _ in range(3)]
     await claim_all(store)
     await crash(store, clock, *ids)
@@ -193,7 +193,7 @@ async def test_suspects_of_a_crash_start_one_at_a_time(store: Store, clock: Cloc
 
 
 async def test_a_suspect_that_failed_is_none_any_more(store: Store, clock: Clock) -> None:
-    """It has finished once: its retry competes like any other."""
+    """It has finished once, so its retry is like any other."""
     ids = [await accept(store, a_new_job()) for _ in range(2)]
     await claim_all(store)
     await crash(store, clock, *ids)
@@ -204,7 +204,7 @@ async def test_a_suspect_that_failed_is_none_any_more(store: Store, clock: Clock
 
 
 async def test_a_suspect_that_was_interrupted_is_still_one(store: Store, clock: Clock) -> None:
-    """It has not finished: the next waits on."""
+    """It has not finished, so the next suspect waits."""
     first, second = [await accept(store, a_new_job()) for _ in range(2)]
     await claim_all(store)
     await crash(store, clock, first, second)
@@ -221,7 +221,7 @@ async def test_a_cancelled_suspect_lets_the_next_go(store: Store, clock: Clock) 
 
 
 async def test_a_suspect_with_a_taken_key_does_not_hold_up_other_suspects(store: Store, clock: Clock) -> None:
-    """A job that waits for its key is not about to start: the next suspect must not wait for it."""
+    """A job that waits for its key does not start soon: the next suspect must not wait for it."""
     first = await accept(store, a_new_job())
     keyed = await accept(store, a_new_job(dedupe_key="key:a"))
     third = await accept(store, a_new_job())
@@ -237,7 +237,7 @@ async def test_a_suspect_with_a_taken_key_does_not_hold_up_other_suspects(store:
 
 
 async def test_a_follower_goes_when_the_one_before_it_is_held_otherwise(store: Store, clock: Clock) -> None:
-    """No job waits for a key without a holder, whatever became of the first in line."""
+    """No job waits for a key without a holder, whatever happens to the first waiting job."""
     blocker = await accept(store, a_new_job("other"))
     suspect = await accept(store, a_new_job(dedupe_key="key:a"))
     await claim_all(store)
@@ -258,7 +258,7 @@ async def test_a_follower_goes_when_the_one_before_it_is_held_otherwise(store: S
 
 
 async def test_queued_jobs_of_plugins_are_ended(store: Store) -> None:
-    """Jobs of a removed plugin become dead/plugin_removed; running ones are left alone."""
+    """Queued jobs of a removed plugin are dead with reason `plugin_removed`; running ones are not changed."""
     running = await accept(store, a_new_job("gone"))
     await claim_all(store)
     gone_id = await accept(store, a_new_job("gone"))
@@ -308,7 +308,7 @@ async def test_ending_all_ends_waiting_jobs_too(store: Store, clock: Clock) -> N
 
 
 async def test_large_queues_are_ended_in_sweeps(store: Store) -> None:
-    """At most 500 rows in a transaction; `more` says that another is needed."""
+    """A transaction ends 500 jobs at most; `more` says that another one is needed."""
     await submit(store, *[a_new_job() for _ in range(501)])
     first = await store.end_queued(JobReason.PURGED, POLICY)
     assert (len(first.jobs), first.more) == (500, True)
