@@ -105,10 +105,10 @@ class Gateway:
         jobs: list[dict[str, Any]] = self.api.get(f"/jobs?{query}")["jobs"]
         return jobs
 
-    def service_is_up_for(self, plugin: str) -> None:
+    def start_service_of(self, plugin: str) -> None:
         (self.directory / "up" / plugin).touch()
 
-    def signed_webhook(self, body: bytes, header: str) -> int:
+    def send_signed_webhook(self, body: bytes, header: str) -> int:
         """Send a webhook with its signature in this header, and return the status of the response."""
         address = self.api.daemon.wait_for("webhook.listening")["address"]
         connection = http.client.HTTPConnection(address, timeout=PATIENCE)

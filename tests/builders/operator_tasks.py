@@ -19,7 +19,7 @@ from builders.operator import Operator
 
 def failed_night(gateway: Gateway) -> list[str]:
     jobs = [gateway.run("invoices", payload={"number": number})["job_id"] for number in range(5)]
-    gateway.service_is_up_for("invoices")
+    gateway.start_service_of("invoices")
     return jobs
 
 
@@ -94,7 +94,7 @@ async def cancel_job(agent: Operator) -> None:
 def failed_step(gateway: Gateway) -> str:
     run = gateway.start("publish")
     gateway.api.ended(run)
-    gateway.service_is_up_for("second")
+    gateway.start_service_of("second")
     return run
 
 
@@ -120,7 +120,7 @@ def first_step_ran_once(gateway: Gateway, run: str) -> None:
 
 def open_breaker(gateway: Gateway) -> None:
     gateway.api.daemon.wait_for("breaker.changed", lambda line: line["plugin"] == "meter")
-    gateway.service_is_up_for("meter")
+    gateway.start_service_of("meter")
 
 
 async def close_breaker(agent: Operator) -> None:
@@ -208,7 +208,7 @@ def all_were_delivered(gateway: Gateway, jobs: list[str]) -> None:
 
 
 def signed_in_another_way(gateway: Gateway) -> None:
-    assert gateway.signed_webhook(b'{"n": 1}', "X-Forge-Signature") == 403
+    assert gateway.send_signed_webhook(b'{"n": 1}', "X-Forge-Signature") == 403
 
 
 async def accept_the_signature(agent: Operator) -> None:
@@ -221,7 +221,7 @@ async def accept_the_signature(agent: Operator) -> None:
 
 
 def signature_is_accepted(gateway: Gateway, _: None) -> None:
-    assert gateway.signed_webhook(b'{"n": 2}', "X-Forge-Signature") == 202
+    assert gateway.send_signed_webhook(b'{"n": 2}', "X-Forge-Signature") == 202
 
 
 # ------------------------------------------------------------------------------------------- plugins

@@ -56,9 +56,7 @@ class Storm:
             if number % SPARED_FOR == 0:
                 self.spared = self.rng.choice(self.cluster.nodes).name
             self._wait_until(time.monotonic() + self.rng.uniform(0.2, 1.5))
-            self._bring_about(
-                kind, self._target() if kind in OF_A_NODE else self.rng.choice(self.cluster.nodes)
-            )
+            self._inject(kind, self._target() if kind in OF_A_NODE else self.rng.choice(self.cluster.nodes))
         while self.releases:
             self._wait_until(min(at for at, _, _ in self.releases))
 
@@ -90,12 +88,12 @@ class Storm:
     def _record(self, text: str) -> None:
         self.log.append(f"{time.monotonic():.2f} {text}")
 
-    def _bring_about(self, kind: str, node: StormNode) -> None:
+    def _inject(self, kind: str, node: StormNode) -> None:
         self._record(kind if kind in OF_OTHERS else f"{kind}: {node.name}")
         if kind in ("kill", "terminate"):
             self._end(kind, node)
         elif kind in OF_A_NODE:
-            self._hold(kind, node)
+            self._stop_or_cut_off(kind, node)
         else:
             self._disturb(kind, node)
 
@@ -103,12 +101,12 @@ class Storm:
         if kind == "kill":
             self.kills.append((time.monotonic(), node.daemon))
             node.end(signal.SIGKILL)
-            self._later(node, self.rng.choice([0, 0, 1, 3, 17]), node.start)
+            self._schedule_end(node, self.rng.choice([0, 0, 1, 3, 17]), node.start)
         else:
             node.end(signal.SIGTERM)
-            self._later(node, STOP_SECONDS, node.start_again)
+            self._schedule_end(node, STOP_SECONDS, node.start_again)
 
-    def _hold(self, kind: str, node: StormNode) -> None:
+    def _stop_or_cut_off(self, kind: str, node: StormNode) -> None:
         """Stop or cut off a node, for a shorter or a longer time than its lease."""
         seconds = {
             "stop": (11, 20),
@@ -119,14 +117,14 @@ class Storm:
         }
         if kind in ("stop", "pause"):
             node.stop()
-            self._later(node, self.rng.uniform(*seconds[kind]), node.resume)
+            self._schedule_end(node, self.rng.uniform(*seconds[kind]), node.resume)
             return
         if kind == "freeze network":
             node.proxy.flows.clear()
         else:
             node.proxy.is_down = True
             node.proxy.cut_all()
-        self._later(node, self.rng.uniform(*seconds[kind]), node.restore_network)
+        self._schedule_end(node, self.rng.uniform(*seconds[kind]), node.restore_network)
 
     def _disturb(self, kind: str, node: StormNode) -> None:
         match kind:
@@ -141,7 +139,7 @@ class Storm:
             case "kill plugins":
                 self._kill_plugins()
 
-    def _later(self, node: StormNode, seconds: float, end: Callable[[], None]) -> None:
+    def _schedule_end(self, node: StormNode, seconds: float, end: Callable[[], None]) -> None:
         self.releases.append((time.monotonic() + seconds, node.name, end))
 
     def _end_connections(self) -> None:

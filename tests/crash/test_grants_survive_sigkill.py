@@ -96,7 +96,7 @@ def test_a_kill_during_a_refresh_does_not_lose_the_account(rotation: Rotation, t
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rotation", list(Rotation))
-def test_it_may_be_killed_before_every_line(rotation: Rotation, tmp_path: Path) -> None:
+def test_a_job_may_be_killed_before_every_line(rotation: Rotation, tmp_path: Path) -> None:
     """Afterwards the account is still connected.
 
     The one exception is a provider that makes the old token invalid at once, and a kill between its response

@@ -30,7 +30,7 @@ SHORT = timedelta(seconds=0.2)
 LARGE_REQUEST = b'{"padding": "' + b"x" * (1024 * 1024) + b'"}'
 
 
-async def meet(
+async def run(
     runner: Runner,
     kind: StartedBy,
     directory: Path,
@@ -47,7 +47,7 @@ async def meet(
 
 
 async def interpreted(runner: Runner, kind: StartedBy, directory: Path, name: str) -> Interpretation:
-    return interpret(await meet(runner, kind, directory, name))
+    return interpret(await run(runner, kind, directory, name))
 
 
 def reason_and_permanence(outcome: Outcome) -> tuple[JobReason, bool]:
@@ -80,7 +80,7 @@ async def test_a_plugin_need_not_read_a_large_request(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
     """A plugin may read its request, ignore it or close the pipe."""
-    ending = await meet(runner, kind, tmp_path, name, request=LARGE_REQUEST)
+    ending = await run(runner, kind, tmp_path, name, request=LARGE_REQUEST)
     assert isinstance(interpret(ending).outcome, Completed)
 
 
@@ -120,7 +120,7 @@ async def test_the_deadline_ends_it_whatever_it_has_printed(
 ) -> None:
     """At the deadline the attempt is timed out, even with a valid answer on stdout."""
     os.mkfifo(tmp_path / "ready")
-    outcome = interpret(await meet(runner, kind, tmp_path, name, ends_after=SHORT)).outcome
+    outcome = interpret(await run(runner, kind, tmp_path, name, ends_after=SHORT)).outcome
     assert isinstance(outcome, TimedOut)
 
 
@@ -168,21 +168,21 @@ async def test_a_valid_ok_wins_over_the_exit_code(
     assert ExecutionWarning.EXIT_IGNORED in interpretation.warnings
 
 
-async def ready(directory: Path) -> None:
+async def wait_until_ready(directory: Path) -> None:
     await asyncio.to_thread((directory / "ready").read_bytes)
 
 
-async def started(runner: Runner, directory: Path, name: str) -> Process:
+async def start_and_wait(runner: Runner, directory: Path, name: str) -> Process:
     """Start a plugin and wait for its `ready()`."""
     os.mkfifo(directory / "ready")
     process = await start(runner, a_launch(a_bad_plugin(directory, name)))
-    await ready(directory)
+    await wait_until_ready(directory)
     return process
 
 
 async def test_stop_terminates_and_then_kills(runner: Runner, tmp_path: Path) -> None:
     """The group gets SIGTERM, and then SIGKILL if a process ignores it."""
-    process = await started(runner, tmp_path, "ignores SIGTERM")
+    process = await start_and_wait(runner, tmp_path, "ignores SIGTERM")
     process.stop()
     ending = await process.wait()
     assert isinstance(ending, StoppedOnRequest)
@@ -192,7 +192,7 @@ async def test_stop_terminates_and_then_kills(runner: Runner, tmp_path: Path) ->
 
 async def test_stop_at_once_kills(runner: Runner, tmp_path: Path) -> None:
     """A second SIGTERM to the daemon ends everything at once."""
-    process = await started(runner, tmp_path, "answers at SIGTERM")
+    process = await start_and_wait(runner, tmp_path, "answers at SIGTERM")
     process.stop(at_once=True)
     ending = await process.wait()
     assert isinstance(ending, StoppedOnRequest)
@@ -201,14 +201,14 @@ async def test_stop_at_once_kills(runner: Runner, tmp_path: Path) -> None:
 
 async def test_an_answer_given_while_stopping_counts(patient_runner: Runner, tmp_path: Path) -> None:
     """A valid answer during the grace after SIGTERM is a result."""
-    process = await started(patient_runner, tmp_path, "answers at SIGTERM")
+    process = await start_and_wait(patient_runner, tmp_path, "answers at SIGTERM")
     process.stop()
     assert isinstance(interpret(await process.wait()).outcome, Completed)
 
 
 async def test_an_answer_counts_while_a_thread_of_the_plugin_goes_on(runner: Runner, tmp_path: Path) -> None:
     """The script had run to its end before the stop, which ends only the thread."""
-    process = await started(runner, tmp_path, "answers and leaves a thread")
+    process = await start_and_wait(runner, tmp_path, "answers and leaves a thread")
     process.stop()
     assert isinstance(interpret(await process.wait()).outcome, Completed)
 
@@ -225,7 +225,7 @@ async def test_stopping_what_has_ended_changes_nothing(runner: Runner, tmp_path:
 
 async def test_a_cancelled_waiter_does_not_touch_the_process(patient_runner: Runner, tmp_path: Path) -> None:
     """Only `stop` ends the process, not the cancellation of a caller of `wait`."""
-    process = await started(patient_runner, tmp_path, "answers at SIGTERM")
+    process = await start_and_wait(patient_runner, tmp_path, "answers at SIGTERM")
     waiter = asyncio.ensure_future(process.wait())
     await asyncio.wait((waiter,), timeout=0)
     waiter.cancel()
@@ -268,7 +268,7 @@ async def test_a_process_that_left_the_group_cannot_hang_the_job(
 
 async def test_a_kill_reaches_the_whole_group(runner: Runner, tmp_path: Path) -> None:
     """A child that ignores SIGTERM gets SIGKILL, although its leader has died of SIGTERM."""
-    process = await started(runner, tmp_path, "leaves a child that ignores SIGTERM")
+    process = await start_and_wait(runner, tmp_path, "leaves a child that ignores SIGTERM")
     process.stop()
     assert isinstance(await process.wait(), StoppedOnRequest)
     wait_until_gone(int((tmp_path / "child").read_text()))
@@ -276,7 +276,7 @@ async def test_a_kill_reaches_the_whole_group(runner: Runner, tmp_path: Path) ->
 
 async def test_closing_the_runner_ends_everything(runner: Runner, tmp_path: Path) -> None:
     """Nothing that a runner started outlives it."""
-    process = await started(runner, tmp_path, "ignores SIGTERM")
+    process = await start_and_wait(runner, tmp_path, "ignores SIGTERM")
     await runner.close()
     assert isinstance(await process.wait(), StoppedOnRequest)
     wait_until_gone(process.pid)

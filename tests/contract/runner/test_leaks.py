@@ -13,7 +13,7 @@ from ductile.runner.port import Launch, Runner, StartedBy
 AT_ONCE = 8
 
 
-async def many(runner: Runner, launch: Launch, count: int) -> None:
+async def run_many(runner: Runner, launch: Launch, count: int) -> None:
     async def one_after_another() -> None:
         for _ in range(count // AT_ONCE):
             process = await start(runner, launch)
@@ -28,7 +28,7 @@ async def test_thousands_of_runs_leak_no_descriptor_and_no_zombie(
     """The fixture checks that no child is left."""
     script = an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n")
     plugin, count = (script, 2000) if kind is StartedBy.SPAWN else (a_bad_plugin(tmp_path, "answers"), 800)
-    await many(runner, a_launch(plugin), AT_ONCE)
+    await run_many(runner, a_launch(plugin), AT_ONCE)
     before = open_descriptors()
-    await many(runner, a_launch(plugin), count)
+    await run_many(runner, a_launch(plugin), count)
     assert open_descriptors().keys() == before.keys()

@@ -316,7 +316,7 @@ async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner,
     assert result[2] == highest
 
 
-async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
+async def test_the_memory_limit_is_enforced(runner: Runner, tmp_path: Path) -> None:
     """Only the plugin fails, with a MemoryError."""
     hungry = "import sys\nsys.stdin.read()\nbytearray(2**30)\n"
     launch = a_launch(a_python_plugin(tmp_path, hungry), limits=ResourceLimits(memory=2**29))

@@ -179,7 +179,7 @@ async def test_the_documented_differences_are_differences(runners: BothRunners, 
     assert [name for name in differing if cold[name] == warm[name]] == []
 
 
-async def test_found_through_env_it_is_the_same_too(runners: BothRunners, tmp_path: Path) -> None:
+async def test_a_plugin_found_through_env_does_the_same(runners: BothRunners, tmp_path: Path) -> None:
     """`env python3` is looked up on the PATH of the job."""
     python = Path(sys.executable)
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env {python.name}\n{SURROUNDINGS}")

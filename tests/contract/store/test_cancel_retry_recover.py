@@ -111,7 +111,7 @@ async def test_an_ended_job_stays_as_it_is(store: Store, outcome: Outcome) -> No
     assert await stored(store, job_id) == before
 
 
-async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
+async def test_an_unknown_job_is_neither_cancelled_nor_retried(store: Store) -> None:
     assert (await store.cancel("unknown", POLICY)).status is CancelStatus.UNKNOWN_JOB
     assert await store.retry("unknown", some_policy()) is RetryResult.UNKNOWN_JOB
 

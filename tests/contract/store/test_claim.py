@@ -63,7 +63,7 @@ async def test_order_is_by_sequence_when_the_clock_goes_back(store: Store, clock
     assert [claim.job.id for claim in await claim_all(store)] == [first, second]
 
 
-async def test_never_more_than_asked_for(store: Store) -> None:
+async def test_no_more_jobs_are_claimed_than_requested(store: Store) -> None:
     for _ in range(5):
         await accept(store, a_new_job())
     assert len(await claim_all(store, limit=2)) == 2

@@ -107,7 +107,7 @@ async def test_a_cancelled_job_is_failed(store: Store) -> None:
     assert [body["state"] for body in await bodies(store, job_id)] == ["queued", "failed"]
 
 
-async def test_recovery_tells_working_to_queued(store: Store) -> None:
+async def test_recovery_delivers_queued_after_working(store: Store) -> None:
     """The previous state is stored, so that it is right after a restart."""
     job_id = await accept(store, a_reporting_job())
     job = await claim_one(store)
@@ -314,7 +314,7 @@ async def test_an_attempt_is_counted_before_it_is_made(store_factory: StoreFacto
     assert (repeated.id, repeated.attempts, repeated.body) == (delivery.id, 2, delivery.body)
 
 
-async def test_a_delivered_one_is_over(store: Store, clock: Clock) -> None:
+async def test_a_delivered_state_is_not_due_again(store: Store, clock: Clock) -> None:
     await accept(store, a_reporting_job())
     (delivery,) = await claim_deliveries(store, clock)
     await store.report_delivery(DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(http_status=204)))
@@ -358,7 +358,7 @@ async def test_an_attempt_that_is_given_back_was_none(store: Store, clock: Clock
     assert (repeated.id, repeated.sequence, repeated.attempts) == (delivery.id, 1, 1)
 
 
-async def test_given_up_is_dropped_and_recorded(store: Store, clock: Clock) -> None:
+async def test_a_delivery_that_is_given_up_is_dropped_and_recorded(store: Store, clock: Clock) -> None:
     await accept(store, a_reporting_job())
     (delivery,) = await claim_deliveries(store, clock)
     await store.report_delivery(DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(error="refused")))
@@ -416,7 +416,7 @@ async def test_deliveries_with_any_text_can_be_filtered(store: Store) -> None:
     assert {row.job_id for row in page.rows} == {job_id}
 
 
-async def test_never_more_than_asked_for(store: Store, clock: Clock) -> None:
+async def test_no_more_deliveries_are_claimed_than_requested(store: Store, clock: Clock) -> None:
     for _ in range(3):
         await accept(store, a_reporting_job())
     assert len(await claim_deliveries(store, clock, limit=2)) == 2

@@ -20,7 +20,7 @@ async def test_an_ended_session_is_known_to_the_next_daemon(store_factory: Store
     assert await reopened.ended_sessions() == {"one", "two"}
 
 
-async def test_it_is_forgotten_when_its_cookie_has_expired(store: Store, clock: Clock) -> None:
+async def test_an_ended_session_is_forgotten_when_its_cookie_has_expired(store: Store, clock: Clock) -> None:
     await store.end_session("short", clock() + timedelta(hours=1))
     clock.advance(hours=1)
     assert await store.ended_sessions() == frozenset()

@@ -81,7 +81,7 @@ async def test_a_notice_that_fails_causes_none_and_is_counted(store: Store, cloc
     assert (await store.notice_health()).failed == 0
 
 
-async def test_what_follows_from_a_notice_causes_none(store: Store) -> None:
+async def test_jobs_that_follow_from_a_notice_cause_none(store: Store) -> None:
     """Otherwise a route from the receiver to a broken plugin would be a loop."""
     policy = replace(some_policy(a_route("sent", source="tell", to="broken")), on_failure=RECEIVER)
     await fail_one(store, policy)

@@ -206,7 +206,7 @@ async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Pa
             await asyncio.wait({listener})
 
 
-async def test_a_copy_of_the_store_beside_it_is_not_told(tmp_path: Path) -> None:
+async def test_a_copy_of_the_store_beside_it_is_not_notified(tmp_path: Path) -> None:
     """A copy has the same id and the same jobs. A cancel in one must not reach the other."""
     own = tmp_path / "own"
     async with (

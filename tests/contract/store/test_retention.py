@@ -303,7 +303,7 @@ async def test_an_empty_store_has_nothing_to_remove(store: Store) -> None:
     assert (sweep.rows, sweep.more) == ({}, False)
 
 
-async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) -> None:
+async def test_delivered_states_are_kept_for_a_week(store: Store, clock: Clock) -> None:
     """Pending deliveries are kept."""
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
     await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))

@@ -696,7 +696,7 @@ async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) ->
     assert "took too long" in (steps["all/slow0"].last_error or "")
 
 
-async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> None:
+async def test_all_conditions_of_a_transaction_share_one_budget(store: Store) -> None:
     """Twenty endless conditions take no longer than one is allowed to."""
     slow = {"any": [endless(number) for number in range(20)]}
     policy = steps_policy(split("all", *(uses(f"s{number}", if_=slow) for number in range(20))))

@@ -107,7 +107,7 @@ async def test_two_pipelines_that_start_each_other_stop_at_the_limit(store: Stor
     assert "4 hops" in str(entry.data["error"])
 
 
-async def test_a_pipeline_whose_own_if_is_against_it_does_not_start_and_says_so(store: Store) -> None:
+async def test_a_pipeline_whose_own_if_is_false_does_not_start_and_says_so(store: Store) -> None:
     condition = {"path": "payload.n", "op": "lt", "value": 4}
     policy = policy_of({"name": "flow", "on": "found", "if": condition, "steps": [uses("a")]})
     await accept(store, a_new_job("source"))

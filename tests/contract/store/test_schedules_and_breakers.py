@@ -86,7 +86,7 @@ async def history(store: Store) -> list[Occurrence]:
     return list(reversed((await store.list_occurrences("p", "default", limit=200)).rows))
 
 
-async def test_the_schedules_there_are(store: Store) -> None:
+async def test_schedules_are_listed_and_removed(store: Store) -> None:
     entries = [an_entry(schedule_id=name) for name in ("b", "a")]
     await store.put_schedules(entries)
     assert await store.list_schedules() == tuple(replace(entry, defined_at=START) for entry in entries[::-1])
@@ -306,7 +306,7 @@ async def test_a_success_starts_the_count_again(store: Store) -> None:
     assert (await breaker(store)).state is BreakerState.CLOSED
 
 
-async def test_jobs_from_other_doors_do_not_count(store: Store) -> None:
+async def test_jobs_of_other_sources_do_not_count(store: Store) -> None:
     for _ in range(4):
         await accept(store, a_new_job("p", "poll", max_attempts=1))
         await run_next(store, failed())
@@ -653,8 +653,8 @@ async def test_the_end_of_a_run_accounts_for_what_fell_due_meanwhile(store: Stor
     """The transaction that counts anew from the end writes a row for the skipped occurrences."""
     entry = await a_late_end(store, clock, IfRunning.SKIP)
     assert entry.nominal_at == clock.now + HOUR
-    ran, skipped = await history(store)
-    assert (ran.outcome, ran.nominal_at) == (OccurrenceOutcome.RAN, START)
+    first, skipped = await history(store)
+    assert (first.outcome, first.nominal_at) == (OccurrenceOutcome.RAN, START)
     assert (skipped.outcome, skipped.reason, skipped.count) == (OccurrenceOutcome.SKIPPED, "running", 2)
     assert (skipped.nominal_at, skipped.until_at) == (START + HOUR, START + 2 * HOUR)
     assert LedgerKind.SCHEDULE_SKIPPED in [row.kind for row in await whole_ledger(store)]

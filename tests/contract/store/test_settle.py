@@ -222,7 +222,7 @@ async def test_an_unknown_job_is_reported(store: Store) -> None:
 
 
 @pytest.mark.parametrize("recovered", [True, False], ids=["recovered", "settled"])
-async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: bool) -> None:
+async def test_giving_up_an_ended_execution_changes_nothing(store: Store, recovered: bool) -> None:
     """Without a result nothing is superseded."""
     await accept(store, a_new_job())
     job = await claim_one(store)
@@ -364,7 +364,7 @@ async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None
     ],
     ids=lambda outcome: type(outcome).__name__,
 )
-async def test_nothing_is_applied_unless_it_succeeded(store: Store, outcome: Failed) -> None:
+async def test_nothing_is_applied_unless_the_execution_succeeded(store: Store, outcome: Failed) -> None:
     """Children exist only for a succeeded execution."""
     policy = some_policy(a_route())
     await accept(store, a_new_job("source"))

@@ -663,7 +663,7 @@ def a_crashed_copy(path: Path) -> Path:
     return copy
 
 
-async def indexed(store: SqliteStore, text: str) -> None:
+async def run_and_index(store: SqliteStore, text: str) -> None:
     await accept(store, a_new_job())
     await settle(store, await claim_one(store), ok(stderr=text))
     while await store.index_log():
@@ -690,7 +690,7 @@ async def test_a_damaged_search_index_is_built_anew_and_is_no_damaged_store(
     store: SqliteStore, path: Path
 ) -> None:
     for number in range(3):
-        await indexed(store, f"needle straw{number}")
+        await run_and_index(store, f"needle straw{number}")
     damage_search_index(path)
     stats = await store.stats()
     assert stats.damage == ()
@@ -702,7 +702,7 @@ async def test_a_damaged_search_index_is_built_anew_and_is_no_damaged_store(
 
 
 async def test_searching_a_damaged_index_has_it_built_anew(store: SqliteStore, path: Path) -> None:
-    await indexed(store, "needle")
+    await run_and_index(store, "needle")
     damage_search_index(path)
     with pytest.raises(StoreBusyError, match="built anew"):
         await count_found(store, "needle")
@@ -711,7 +711,7 @@ async def test_searching_a_damaged_index_has_it_built_anew(store: SqliteStore, p
 
 
 async def test_adding_to_a_damaged_index_does_not_stop_the_store(store: SqliteStore, path: Path) -> None:
-    await indexed(store, "needle")
+    await run_and_index(store, "needle")
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE job_log_text_data SET block = x'ff' WHERE id = 10").fetchall()
     connection.close()
@@ -726,7 +726,7 @@ async def test_adding_to_a_damaged_index_does_not_stop_the_store(store: SqliteSt
 
 async def test_a_damaged_search_index_does_not_keep_a_store_from_opening(path: Path) -> None:
     store = open_store(path)
-    await indexed(store, "needle")
+    await run_and_index(store, "needle")
     await store.close()
     damage_search_index(path)
     store = open_sqlite_store(path, clock=Clock(), rng=some_rng(), check_integrity=True)
@@ -805,7 +805,7 @@ def test_an_unwritable_place_is_reported(tmp_path: Path, exists: bool) -> None:
     directory.mkdir()
     path = directory / "state.db"
     if exists:
-        asyncio.run(created(path))
+        asyncio.run(create_store(path))
         path.chmod(0o444)
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
@@ -820,7 +820,7 @@ def test_an_unwritable_place_is_reported(tmp_path: Path, exists: bool) -> None:
     assert "writable by the user" in process.stdout
 
 
-async def created(path: Path) -> None:
+async def create_store(path: Path) -> None:
     await open_store(path).close()
 
 

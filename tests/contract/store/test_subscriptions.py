@@ -34,7 +34,7 @@ def a_keyed_job(url: str | None = None, *events: str, **fields: Any) -> NewJob:
     return a_new_job(dedupe_key="key:a", dedupe_ttl=3600.0, callback=callback, **fields)
 
 
-async def duplicate(store: Store, job: NewJob) -> Deduplicated:
+async def submit_duplicate(store: Store, job: NewJob) -> Deduplicated:
     (result,) = await submit(store, job)
     assert isinstance(result, Deduplicated), result
     return result
@@ -51,7 +51,7 @@ async def states(store: Store, url: str) -> list[str]:
 
 async def test_a_duplicate_while_the_job_is_queued(store: Store) -> None:
     job_id = await accept(store, a_keyed_job(FIRST))
-    result = await duplicate(store, a_keyed_job(SECOND))
+    result = await submit_duplicate(store, a_keyed_job(SECOND))
     assert (result.job_id, result.subscribed) == (job_id, True)
     await run_next(store, ok())
     assert await states(store, FIRST) == ["queued", "loading", "done"]
@@ -65,7 +65,7 @@ async def test_a_duplicate_of_a_job_that_was_claimed_without_a_url(store: Store)
     """The claimed job has no URL, but its end is delivered."""
     await accept(store, a_keyed_job())
     claimed = await claim_one(store)
-    await duplicate(store, a_keyed_job(FIRST))
+    await submit_duplicate(store, a_keyed_job(FIRST))
     await settle(store, claimed, ok(result="hi"))
     (row,) = await sent_to(store, FIRST)
     body = json.loads(row.body)
@@ -104,9 +104,9 @@ async def test_the_same_url_configured_and_named_is_sent_each_state_once(store: 
 async def test_a_duplicate_does_not_subscribe_the_configured_url(store: Store) -> None:
     """The existing job keeps the configured URL of its own submission."""
     await accept(store, a_keyed_job())
-    result = await duplicate(store, a_keyed_job(configured_callback=reporting_to(SECOND)))
+    result = await submit_duplicate(store, a_keyed_job(configured_callback=reporting_to(SECOND)))
     assert result.subscribed is None
-    await duplicate(store, a_keyed_job(FIRST, configured_callback=reporting_to(SECOND)))
+    await submit_duplicate(store, a_keyed_job(FIRST, configured_callback=reporting_to(SECOND)))
     await run_next(store, ok())
     assert await states(store, FIRST) == ["loading", "done"]
     assert await states(store, SECOND) == []
@@ -121,7 +121,7 @@ async def test_a_retry_is_reported_to_the_configured_url(store: Store) -> None:
 
 async def test_a_duplicate_without_url_subscribes_nothing(store: Store) -> None:
     await accept(store, a_keyed_job())
-    assert (await duplicate(store, a_keyed_job())).subscribed is None
+    assert (await submit_duplicate(store, a_keyed_job())).subscribed is None
     await run_next(store, ok())
     assert (await store.list_deliveries(limit=9)).rows == ()
 
@@ -140,7 +140,7 @@ async def test_the_end_of_a_job_is_delivered_once_to_each_url(store: Store) -> N
     await run_next(store, ok(result="hi", artifacts=({"name": "a"},), stdout=stdout))
     for _ in range(2):
         for url in (FIRST, SECOND):
-            assert (await duplicate(store, a_keyed_job(url))).subscribed is True
+            assert (await submit_duplicate(store, a_keyed_job(url))).subscribed is True
     for url in (FIRST, SECOND):
         (row,) = await sent_to(store, url)
         body = json.loads(row.body)
@@ -151,9 +151,9 @@ async def test_the_end_of_a_job_is_delivered_once_to_each_url(store: Store) -> N
 async def test_the_end_of_a_job_is_delivered_only_if_its_state_was_chosen(store: Store) -> None:
     await accept(store, a_keyed_job())
     await run_next(store, ok())
-    await duplicate(store, a_keyed_job(FIRST, "failed"))
+    await submit_duplicate(store, a_keyed_job(FIRST, "failed"))
     assert await states(store, FIRST) == []
-    await duplicate(store, a_keyed_job(FIRST, "done"))
+    await submit_duplicate(store, a_keyed_job(FIRST, "done"))
     assert await states(store, FIRST) == ["done"]
 
 
@@ -168,14 +168,14 @@ async def test_instants_of_one_job_strictly_increase(store: Store) -> None:
     timestamps = [json.loads(row.body)["timestamp"] for row in await sent_to(store, FIRST)]
     assert len(timestamps) == 7
     assert timestamps == sorted(set(timestamps))
-    await duplicate(store, a_keyed_job(SECOND))
+    await submit_duplicate(store, a_keyed_job(SECOND))
     (late_delivery,) = await sent_to(store, SECOND)
     assert json.loads(late_delivery.body)["timestamp"] == timestamps[-1]
 
 
 async def test_a_url_does_not_wait_for_the_first_attempts_of_another(store: Store, clock: Clock) -> None:
     await accept(store, a_keyed_job(FIRST))
-    await duplicate(store, a_keyed_job(SECOND))
+    await submit_duplicate(store, a_keyed_job(SECOND))
     await claim_all(store)
     claimed = await store.claim_deliveries(
         DeliveryCapacity(total=9, per_receiver=9), retry_at=clock.now + timedelta(minutes=1)
@@ -190,24 +190,24 @@ async def test_a_job_has_so_many_urls_and_no_more(store: Store) -> None:
     await accept(store, a_keyed_job(FIRST))
     urls = [f"https://many.invalid/{index}" for index in range(1, MAX_SUBSCRIPTIONS)]
     for url in urls:
-        assert (await duplicate(store, a_keyed_job(url))).subscribed is True
-    assert (await duplicate(store, a_keyed_job(SECOND))).subscribed is False
-    assert (await duplicate(store, a_keyed_job(urls[0]))).subscribed is True
+        assert (await submit_duplicate(store, a_keyed_job(url))).subscribed is True
+    assert (await submit_duplicate(store, a_keyed_job(SECOND))).subscribed is False
+    assert (await submit_duplicate(store, a_keyed_job(urls[0]))).subscribed is True
     await run_next(store, ok())
     assert await states(store, SECOND) == []
 
 
-async def test_it_is_durable(store_factory: StoreFactory) -> None:
+async def test_subscriptions_survive_a_restart(store_factory: StoreFactory) -> None:
     store = await store_factory.open()
     await accept(store, a_keyed_job(FIRST))
-    await duplicate(store, a_keyed_job(SECOND, "done"))
+    await submit_duplicate(store, a_keyed_job(SECOND, "done"))
     await store.close()
     store = await store_factory.open()
     await run_next(store, ok())
     assert await states(store, SECOND) == ["done"]
 
 
-async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) -> None:
+async def test_a_gone_receiver_is_recorded_and_not_due_again(store: Store, clock: Clock) -> None:
     await accept(store, a_keyed_job(FIRST))
     capacity, later = DeliveryCapacity(total=9, per_receiver=9), clock.now + timedelta(minutes=1)
     (delivery,) = (await store.claim_deliveries(capacity, retry_at=later)).deliveries
@@ -222,7 +222,7 @@ async def test_subscriptions_go_with_their_job(
     store: Store, store_factory: StoreFactory, clock: Clock
 ) -> None:
     await accept(store, a_keyed_job(FIRST))
-    await duplicate(store, a_keyed_job(SECOND))
+    await submit_duplicate(store, a_keyed_job(SECOND))
     await run_next(store, ok())
     clock.advance(days=400)
     await accept(store, a_new_job("newer"))

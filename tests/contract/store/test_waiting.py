@@ -282,7 +282,7 @@ async def test_queued_jobs_of_plugins_are_ended(store: Store) -> None:
         (["a", "b", "c"], True, {"a", "b"}),
     ],
 )
-async def test_keep_turns_the_list_round(
+async def test_keep_inverts_the_list_of_plugins(
     store: Store, plugins: list[str] | None, keep: bool, expected: set[str]
 ) -> None:
     ids = {plugin: await accept(store, a_new_job(plugin)) for plugin in ("a", "b")}
