@@ -30,7 +30,7 @@ _PULLING: tuple[dict[str, Any], ...] = (
 
 
 def answer(request: ServiceRequest) -> Reply:
-    """Answer as Ollama does."""
+    """Respond as Ollama does."""
     if request.path == "/api/version":
         return _object({"version": "0.12.0"})
     if request.path == "/api/tags":

@@ -71,7 +71,7 @@ class SchedulerUnderTest:
         await self.wake()
 
     async def wake(self) -> None:
-        """Wake the scheduler, as a reload or a settled run does, and wait until it waits again."""
+        """Wake the scheduler, as a reload or a settled run does, and wait until it is idle."""
         self.scheduler.wake()
         await self.clock.rest()
 

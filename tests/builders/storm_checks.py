@@ -70,7 +70,7 @@ def _faults_of(
 
 
 def faults_of_executions(cluster: StormCluster, rows: Rows) -> Iterator[str]:
-    """No job runs twice at once, no execution is started twice, and only those that were claimed."""
+    """No job runs twice at once, no execution is started twice, and each was claimed."""
     starts: Counter[str] = Counter()
     for line in cluster.executions():
         if line["kind"] == "start":
