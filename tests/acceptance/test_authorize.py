@@ -1,4 +1,4 @@
-"""`ductile plugin authorize`: an account is connected as a user does it, and stays connected after a kill."""
+"""`ductile plugin authorize` connects an account, which stays connected after a kill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def service() -> Iterator[FakeWithings]:
         yield service
 
 
-def a_workspace_with(directory: Path, service: FakeWithings, **config: str) -> Workspace:
+def a_withings_workspace(directory: Path, service: FakeWithings, **config: str) -> Workspace:
     workspace = a_workspace(directory)
     settings: dict[str, Any] = {
         "client_id": service.client_id,
@@ -50,30 +50,30 @@ def a_workspace_with(directory: Path, service: FakeWithings, **config: str) -> W
     return workspace
 
 
-class Authorizing:
-    """The command while it waits for the user."""
+class AuthorizeCommand:
+    """The running command, which waits for the user."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.shown = ""
+        self.output = ""
 
     def url(self) -> str:
-        """The address that it prints."""
+        """Return the address that the command prints."""
         assert self.process.stderr is not None
-        while (found := re.search(r"^  (http\S+)$", self.shown, re.MULTILINE)) is None:
+        while (match := re.search(r"^  (http\S+)$", self.output, re.MULTILINE)) is None:
             line = self.process.stderr.readline()
-            assert line, self.shown
-            self.shown += line
-        return found[1]
+            assert line, self.output
+            self.output += line
+        return match[1]
 
-    def end(self, typed: str | None = None) -> tuple[int, str]:
-        out, err = self.process.communicate(typed, timeout=PATIENCE)
-        self.shown += err
+    def end(self, input_text: str | None = None) -> tuple[int, str]:
+        out, err = self.process.communicate(input_text, timeout=PATIENCE)
+        self.output += err
         return self.process.returncode, out
 
 
 @contextmanager
-def authorizing(workspace: Workspace, *words: str) -> Iterator[Authorizing]:
+def an_authorize_command(workspace: Workspace, *words: str) -> Iterator[AuthorizeCommand]:
     process = subprocess.Popen(
         [DUCTILE, "plugin", "authorize", "withings", "--config", str(workspace.config), *words],
         env={"PATH": os.environ["PATH"], "HOME": str(workspace.config.parent), "LANG": "C.UTF-8"},
@@ -83,46 +83,46 @@ def authorizing(workspace: Workspace, *words: str) -> Iterator[Authorizing]:
         text=True,
     )
     try:
-        yield Authorizing(process)
+        yield AuthorizeCommand(process)
     finally:
         process.kill()
         process.communicate()
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object, **__: object) -> None:
-        """The browser of another machine, which cannot reach the redirect address."""
+        """Stay: the browser of another machine cannot reach the redirect address."""
 
 
 def agree_elsewhere(url: str) -> str:
     """Agree, and return the address that the browser is sent to."""
-    with pytest.raises(urllib.error.HTTPError) as sent:
-        urllib.request.build_opener(_Stay).open(url)
-    sent.value.close()
-    return str(sent.value.headers["Location"])
+    with pytest.raises(urllib.error.HTTPError) as redirect:
+        urllib.request.build_opener(_NoRedirect).open(url)
+    redirect.value.close()
+    return str(redirect.value.headers["Location"])
 
 
 def agree(url: str) -> str:
-    """Agree in a browser on this machine; the page that it ends at."""
+    """Agree in a browser on this machine, and return the page where the browser ends."""
     with urllib.request.urlopen(url) as page:  # noqa: S310 - of the fake
         return str(page.read().decode())
 
 
-def polled(workspace: Workspace) -> str:
+def poll_result(workspace: Workspace) -> str:
     return str(workspace.json("run", "withings", "poll")["result"]["result"])
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["daemon", "offline"])
 def test_an_account_is_connected_by_a_browser(running: bool, service: FakeWithings, tmp_path: Path) -> None:
-    """The browser returns to a port of this machine. With a daemon and without one."""
-    workspace = a_workspace_with(tmp_path, service)
+    """The browser returns to a port of this machine, with a daemon and without one."""
+    workspace = a_withings_workspace(tmp_path, service)
     service.weigh(80)
 
     def connect() -> None:
-        with authorizing(workspace) as waiting:
-            assert "You can close this page" in agree(waiting.url())
-            assert waiting.end() == (0, "withings is connected.\n")
-        assert polled(workspace) == "1 new"
+        with an_authorize_command(workspace) as command:
+            assert "You can close this page" in agree(command.url())
+            assert command.end() == (0, "withings is connected.\n")
+        assert poll_result(workspace) == "1 new"
 
     if running:
         with a_daemon(workspace):
@@ -132,85 +132,90 @@ def test_an_account_is_connected_by_a_browser(running: bool, service: FakeWithin
 
 
 def test_no_token_and_no_verifier_is_shown(service: FakeWithings, tmp_path: Path) -> None:
-    """Neither in jobs nor in the state; the code is in the payload, and can be used once."""
-    workspace = a_workspace_with(tmp_path, service)
-    with authorizing(workspace) as waiting:
-        agree(waiting.url())
-        waiting.end()
+    """Neither jobs nor the state show them. The payload has the code, which can be used only once."""
+    workspace = a_withings_workspace(tmp_path, service)
+    with an_authorize_command(workspace) as command:
+        agree(command.url())
+        command.end()
     tokens = [*service.grants[0].access_tokens, *service.grants[0].refresh_tokens]
     (exchange,) = service.calls_to("/v2/oauth2")
-    hidden = [*tokens, exchange.form["code_verifier"], service.client_secret]
-    shown = [json.dumps(workspace.json("plugin", "state", "withings"))]
+    secrets = [*tokens, exchange.form["code_verifier"], service.client_secret]
+    outputs = [json.dumps(workspace.json("plugin", "state", "withings"))]
     jobs = workspace.json("job", "list")["jobs"]
     assert [job["command"] for job in jobs] == ["oauth_callback", "oauth_start"]
-    shown += [json.dumps(workspace.json("job", "show", job["job_id"])) for job in jobs]
-    shown += [workspace.ductile("job", "logs", job["job_id"], "--json").out for job in jobs]
-    assert not [text for text in hidden if any(text in each for each in shown)]
+    outputs += [json.dumps(workspace.json("job", "show", job["job_id"])) for job in jobs]
+    outputs += [workspace.ductile("job", "logs", job["job_id"], "--json").out for job in jobs]
+    assert not [text for text in secrets if any(text in output for output in outputs)]
 
 
 def test_the_address_can_be_pasted(service: FakeWithings, tmp_path: Path) -> None:
-    """The browser runs on another machine. What is no such address is named, and asked for again."""
-    workspace = a_workspace_with(tmp_path, service)
-    with authorizing(workspace, "--no-browser") as waiting:
-        address = agree_elsewhere(waiting.url())
-        assert waiting.process.stdin is not None
-        waiting.process.stdin.write("https://example.com/?nothing=1\n")
-        waiting.process.stdin.flush()
-        assert waiting.process.stderr is not None
-        while "neither `code` nor `error`" not in waiting.shown:
-            waiting.shown += waiting.process.stderr.readline()
-        assert waiting.end(address + "\n")[0] == 0
+    """The browser runs on another machine. The command names the fault of another address and asks again."""
+    workspace = a_withings_workspace(tmp_path, service)
+    with an_authorize_command(workspace, "--no-browser") as command:
+        address = agree_elsewhere(command.url())
+        assert command.process.stdin is not None
+        command.process.stdin.write("https://example.com/?nothing=1\n")
+        command.process.stdin.flush()
+        assert command.process.stderr is not None
+        while "neither `code` nor `error`" not in command.output:
+            command.output += command.process.stderr.readline()
+        assert command.end(address + "\n")[0] == 0
 
 
 def test_an_authorisation_can_be_completed_later(service: FakeWithings, tmp_path: Path) -> None:
-    """For a redirect address that this machine cannot listen at: begin, agree, then --code."""
-    workspace = a_workspace_with(tmp_path, service, redirect_uri=PUBLIC)
-    with authorizing(workspace) as waiting:
-        address = agree_elsewhere(waiting.url())
+    """If this machine cannot listen at the redirect address, `--code` completes the authorisation."""
+    workspace = a_withings_workspace(tmp_path, service, redirect_uri=PUBLIC)
+    with an_authorize_command(workspace) as command:
+        address = agree_elsewhere(command.url())
         assert address.startswith(PUBLIC)
-        status, _ = waiting.end("")
+        status, _ = command.end("")
         assert status == 2
     assert workspace.ductile("plugin", "authorize", "withings", "--code", address).status == 0
-    assert polled(workspace) == "0 new"
-    again = workspace.ductile("plugin", "authorize", "withings", "--code", address.replace("code=", "code=x"))
-    assert again.status == 1
-    assert "completed already" in again.err
+    assert poll_result(workspace) == "0 new"
+    repeated = workspace.ductile(
+        "plugin", "authorize", "withings", "--code", address.replace("code=", "code=x")
+    )
+    assert repeated.status == 1
+    assert "completed already" in repeated.err
 
 
 def test_a_redirect_of_another_authorisation_is_passed_over(service: FakeWithings, tmp_path: Path) -> None:
-    workspace = a_workspace_with(tmp_path, service)
-    with authorizing(workspace) as waiting:
-        url = waiting.url()
+    workspace = a_withings_workspace(tmp_path, service)
+    with an_authorize_command(workspace) as command:
+        url = command.url()
         address = agree_elsewhere(url)
-        for wrong in (re.sub(r"state=\w", "state=!", address), address.replace("/callback", "/favicon.ico")):
+        for wrong_url in (
+            re.sub(r"state=\w", "state=!", address),
+            address.replace("/callback", "/favicon.ico"),
+        ):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(wrong)  # noqa: S310 - of the command itself
+                urllib.request.urlopen(wrong_url)  # noqa: S310 - of the command itself
             refused.value.close()
-        assert waiting.process.poll() is None
+        assert command.process.poll() is None
         agree(address)
-        assert waiting.end()[0] == 0
+        assert command.end()[0] == 0
 
 
 def test_a_refusal_of_the_user_is_reported(service: FakeWithings, tmp_path: Path) -> None:
-    workspace = a_workspace_with(tmp_path, service)
+    workspace = a_withings_workspace(tmp_path, service)
     service.denies = True
-    with authorizing(workspace) as waiting:
-        assert "Not authorised" in agree(waiting.url())
-        assert waiting.end()[0] == 1
-        assert "access_denied" in waiting.shown
+    with an_authorize_command(workspace) as command:
+        assert "Not authorised" in agree(command.url())
+        assert command.end()[0] == 1
+        assert "access_denied" in command.output
 
 
 def test_a_dry_run_prints_the_address_and_stores_nothing(service: FakeWithings, tmp_path: Path) -> None:
-    workspace = a_workspace_with(tmp_path, service)
-    shown = workspace.ductile("plugin", "authorize", "withings", "--dry-run")
-    assert shown.status == 0
-    assert shown.out.startswith(f"{service.url}/oauth2_user/authorize2?")
+    workspace = a_withings_workspace(tmp_path, service)
+    result = workspace.ductile("plugin", "authorize", "withings", "--dry-run")
+    assert result.status == 0
+    assert result.out.startswith(f"{service.url}/oauth2_user/authorize2?")
     assert workspace.json("job", "list")["jobs"] == []
     assert workspace.json("plugin", "state", "withings")["state"] == {}
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("echo",), "does not connect to accounts by OAuth"),
         (("withings", "--device", "--dry-run"), "cannot be combined"),
@@ -219,36 +224,38 @@ def test_a_dry_run_prints_the_address_and_stores_nothing(service: FakeWithings, 
         (("withings", "--device"), "has no device flow"),
     ],
 )
-def test_mistakes_are_named(words: tuple[str, ...], told: str, service: FakeWithings, tmp_path: Path) -> None:
-    workspace = a_workspace_with(tmp_path, service)
-    ran = workspace.ductile("plugin", "authorize", *words)
-    assert ran.status in (1, 2)
-    assert told in ran.err
-    assert "Traceback" not in ran.err
+def test_mistakes_are_named(
+    words: tuple[str, ...], message: str, service: FakeWithings, tmp_path: Path
+) -> None:
+    workspace = a_withings_workspace(tmp_path, service)
+    result = workspace.ductile("plugin", "authorize", *words)
+    assert result.status in (1, 2)
+    assert message in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("victim", ["plugin", "both"])
 def test_a_grant_survives_the_death_of_the_plugin_and_of_the_daemon(
     victim: str, service: FakeWithings, tmp_path: Path
 ) -> None:
-    """Killed at the first use of a new access token, when the old refresh token is already invalid and the
-    state still has it. The provider gives no grace.
+    """The kill comes at the first use of a new access token. By then the old refresh token is invalid, the
+    state still has it, and the provider gives no grace period.
     """
     service.rotation = Rotation.STRICT
-    workspace = a_workspace_with(tmp_path, service)
-    with authorizing(workspace) as waiting:
-        agree(waiting.url())
-        assert waiting.end()[0] == 0
+    workspace = a_withings_workspace(tmp_path, service)
+    with an_authorize_command(workspace) as command:
+        agree(command.url())
+        assert command.end()[0] == 0
     service.expire_access_tokens()
     service.weigh(80)
     with a_daemon(workspace) as daemon:
-        killed: list[int] = []
+        killed_pids: list[int] = []
 
         def kill(call: Call) -> None:
             is_new = service.calls_to("/v2/oauth2")[1:] and call.path == "/measure"
-            if is_new and not killed:
+            if is_new and not killed_pids:
                 victims = [int(pid) for pid in processes_of(workspace)]
-                killed.extend(victims)
+                killed_pids.extend(victims)
                 if victim == "both":
                     daemon.process.send_signal(signal.SIGKILL)
                 for pid in victims:
@@ -262,35 +269,39 @@ def test_a_grant_survives_the_death_of_the_plugin_and_of_the_daemon(
         else:
             job = workspace.json("job", "wait", submitted["job_id"])
             assert (job["status"], job["execution"]) == ("succeeded", 2)
-        assert killed
+        assert killed_pids
     if victim == "both":
         with a_daemon(workspace):
             assert workspace.json("job", "wait", submitted["job_id"])["status"] == "succeeded"
     grant = workspace.json("plugin", "state", "withings")["state"]["oauth"]["grant"]
-    assert grant["number"] == 2, "what the killed process had obtained is in the state"
+    assert grant["number"] == 2, "the state has the grant that the killed process obtained"
     assert len(service.calls_to("/v2/oauth2")) == 2, "one exchange, one refresh"
 
 
 def processes_of(workspace: Workspace) -> Iterator[str]:
-    """The processes that run the plugin of this place."""
-    wanted = f"DUCTILE_DATA_DIR={workspace.config.parent}".encode()
+    """Yield the ids of the processes that run the plugin of this workspace."""
+    variable = f"DUCTILE_DATA_DIR={workspace.config.parent}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if wanted in environment and b"DUCTILE_PLUGIN=withings" in environment:
+            if variable in environment and b"DUCTILE_PLUGIN=withings" in environment:
                 yield entry.name
 
 
 def test_what_a_service_sends_does_not_control_the_terminal(tmp_path: Path) -> None:
     """The code and the address of the device flow come from the service."""
     workspace = a_workspace(tmp_path, "  lamp: {}\n")
-    sent = {"flow": "device", "user_code": "\x1b]0;owned\x07AB-12", "url": "https://x.example/\x1b[2J"}
-    script = answering({"status": "ok", "result": {**sent, "expires_in": 0}})
+    authorization = {
+        "flow": "device",
+        "user_code": "\x1b]0;owned\x07AB-12",
+        "url": "https://x.example/\x1b[2J",
+    }
+    script = answering({"status": "ok", "result": {**authorization, "expires_in": 0}})
     manifest = a_manifest("lamp").replace("health]", "health, oauth_start, oauth_callback]")
     a_plugin(workspace.config.parent / "plugins", "lamp", manifest=manifest, script=script)
-    ran = workspace.ductile("plugin", "authorize", "lamp", "--device")
-    assert "AB-12" in ran.err, ran
-    assert "\x1b" not in ran.err
+    result = workspace.ductile("plugin", "authorize", "lamp", "--device")
+    assert "AB-12" in result.err, result
+    assert "\x1b" not in result.err

@@ -86,8 +86,8 @@ ARGUMENTS = {
 }
 
 
-class Place(NamedTuple):
-    """A directory with the configuration; commands run in this process, since there are so many of them."""
+class InProcessWorkspace(NamedTuple):
+    """A directory with the configuration. Commands run in this process, since there are so many of them."""
 
     directory: Path
 
@@ -99,48 +99,48 @@ class Place(NamedTuple):
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcessWorkspace:
     monkeypatch.chdir(tmp_path)
     a_plugin(tmp_path / "plugins")
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / ".env").write_text(f"FROM_ENV_FILE={CANARIES['env']}\n")
-    return Place(tmp_path)
+    return InProcessWorkspace(tmp_path)
 
 
-def lines() -> list[list[str]]:
-    """Every action of the table, with each argument we know of; mutations as a dry run."""
-    found = []
+def command_lines() -> list[list[str]]:
+    """Return lines for every action of the table with each known argument; mutations are dry runs."""
+    lines = []
     for noun in NOUNS:
         for action in noun.actions:
-            dry = ["--dry-run"] if any("--dry-run" in option.flags for option in action.options) else []
+            dry_run = ["--dry-run"] if any("--dry-run" in option.flags for option in action.options) else []
             names = [argument.name for argument in action.arguments]
             choices = ARGUMENTS[names[0]] if names else [""]
             for choice in choices:
-                rest = [choice, *(ARGUMENTS[name][0] for name in names[1:])] if names else []
-                found.append([noun.name, action.name, *rest, *dry])
-    return found
+                arguments = [choice, *(ARGUMENTS[name][0] for name in names[1:])] if names else []
+                lines.append([noun.name, action.name, *arguments, *dry_run])
+    return lines
 
 
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
 @pytest.mark.parametrize("store", ["a server", "no server", "a file"])
-def test_no_command_shows_a_secret(workspace: Place, store: str, form: list[str]) -> None:
-    """In no output, as text or JSON, good or bad; nor after a job was given all of them."""
+def test_no_command_shows_a_secret(workspace: InProcessWorkspace, store: str, form: list[str]) -> None:
+    """No output has a secret, as text or as JSON, also after a job got all of them."""
     lines_of_config = CONFIG.splitlines()
     if store == "a file":
-        lines_of_config = [each for each in lines_of_config if each.split(":")[0] not in ("state", "  url")]
+        lines_of_config = [line for line in lines_of_config if line.split(":")[0] not in ("state", "  url")]
     if store == "a server":
         url = with_password(store_url(workspace.directory), CANARIES["database"])
-        lines_of_config = [f"  url: {url}" if "postgresql:" in each else each for each in lines_of_config]
+        lines_of_config = [f"  url: {url}" if "postgresql:" in line else line for line in lines_of_config]
     (workspace.directory / "config.yaml").write_text("\n".join(lines_of_config) + "\n")
     assert workspace.ductile("config", "lock").status == 0
     assert workspace.ductile("status").status == (75 if store == "no server" else 0)
     assert workspace.ductile("run", "echo").status == (0 if store == "a file" else 69)
-    for words in lines():
-        ran = workspace.ductile(*words, *form)
-        shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]
-        assert shown == [], words
+    for words in command_lines():
+        result = workspace.ductile(*words, *form)
+        leaks = [name for name, canary in CANARIES.items() if canary in result.out + result.err]
+        assert leaks == [], words
         if "--json" in form:
-            json.loads(ran.out)
+            json.loads(result.out)
 
 
 @pytest.mark.parametrize(
@@ -166,19 +166,19 @@ def test_no_command_shows_a_secret(workspace: Place, store: str, form: list[str]
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
-def test_no_error_shows_a_secret(workspace: Place, old: str, new: str, form: list[str]) -> None:
-    """A configuration with a mistake in it still keeps its secrets."""
+def test_no_error_shows_a_secret(workspace: InProcessWorkspace, old: str, new: str, form: list[str]) -> None:
+    """The error about a mistake in the configuration has no secret."""
     assert old in CONFIG
     (workspace.directory / "config.yaml").write_text(CONFIG.replace(old, new))
     for words in (["config", "check"], ["config", "show"], ["config", "set", "service.name", "x"]):
-        ran = workspace.ductile(*words, *form)
-        shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]
-        assert shown == [], (words, ran.out + ran.err)
-        assert "Traceback" not in ran.err
+        result = workspace.ductile(*words, *form)
+        leaks = [name for name, canary in CANARIES.items() if canary in result.out + result.err]
+        assert leaks == [], (words, result.out + result.err)
+        assert "Traceback" not in result.err
 
 
-def test_a_secret_that_is_set_is_not_echoed(workspace: Place) -> None:
+def test_a_secret_that_is_set_is_not_echoed(workspace: InProcessWorkspace) -> None:
     """The new value and the old one are masked in the diff."""
     for value in ("canary-new-4711", "[canary-new-4711", '"\\x63anary-new-4711"'):
-        ran = workspace.ductile("config", "set", "plugins.echo.config.api_key", value, "--dry-run")
-        assert "canary" not in ran.out + ran.err
+        result = workspace.ductile("config", "set", "plugins.echo.config.api_key", value, "--dry-run")
+        assert "canary" not in result.out + result.err

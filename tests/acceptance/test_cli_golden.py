@@ -1,8 +1,8 @@
 """The input and output of a new user, word for word.
 
-Each scenario is a prepared directory and the lines typed there. What comes out is compared
-with the file of its name in `golden/`. With UPDATE_GOLDEN=1 in the environment the files are written
-anew, and the difference is then read by a person.
+Each scenario is a prepared directory and the lines typed there. Their output is compared with the file of the
+scenario's name in `golden/`. With UPDATE_GOLDEN=1 in the environment the files are written anew, for a person
+to review the difference.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class Scenario(NamedTuple):
     lines: tuple[str, ...]
 
 
-def nothing(_: Path) -> None:
-    """An empty directory."""
+def an_empty_directory(_: Path) -> None:
+    """Leave the directory empty."""
 
 
 def a_config(text: str, **files: str) -> Callable[[Path], None]:
-    """A configuration in `demo`, with one plugin to name; further files by their stem."""
+    """Return a function that writes a configuration with one plugin into `demo`, and further files by their
+    stem.
+    """
 
     def arrange(directory: Path) -> None:
         a_plugin(directory / "demo" / "plugins")
@@ -44,7 +46,7 @@ def a_config(text: str, **files: str) -> Callable[[Path], None]:
 
 
 def a_starter(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
-    """The files of `ductile init`, with changes: file, old text, new text."""
+    """Return a function that writes the files of `ductile init`, with edits: file, old text, new text."""
 
     def arrange(directory: Path) -> None:
         assert Terminal(directory=directory).ductile("init", "demo").status == 0
@@ -70,7 +72,7 @@ def refused_plugins(directory: Path) -> None:
 
 
 def a_broken_plugin(directory: Path) -> None:
-    # The next attempt is still ahead when the last line is typed, however slow the machine.
+    # The next attempt is still in the future when the last line is typed, on any machine.
     broken = "{retry: {backoff_base: 1h}}"
     a_config(f"plugins:\n  echo: {{}}\n  broken: {broken}\n  table: {{}}\n")(directory)
     root = directory / "demo" / "plugins"
@@ -110,7 +112,7 @@ SCENARIOS = {
         ),
     ),
     "first_steps": Scenario(
-        nothing,
+        an_empty_directory,
         (
             "ductile init demo --dry-run",
             "ductile init demo",
@@ -132,7 +134,7 @@ SCENARIOS = {
         ),
     ),
     "first_steps_json": Scenario(
-        nothing,
+        an_empty_directory,
         (
             "ductile init demo --dry-run --json",
             "ductile init demo --json",
@@ -150,7 +152,7 @@ SCENARIOS = {
         ),
     ),
     "help": Scenario(
-        nothing,
+        an_empty_directory,
         (
             "ductile",
             "ductile --help",
@@ -162,7 +164,7 @@ SCENARIOS = {
         ),
     ),
     "a_new_plugin": Scenario(
-        nothing,
+        an_empty_directory,
         (
             "ductile plugin new greet --dry-run",
             "ductile plugin new greet --lang sh --dir plugins",
@@ -176,7 +178,7 @@ SCENARIOS = {
         ),
     ),
     "unknown_command": Scenario(
-        nothing,
+        an_empty_directory,
         (
             "ductile confg check",
             "ductile config chekc",
@@ -187,7 +189,8 @@ SCENARIOS = {
         ),
     ),
     "missing_config": Scenario(
-        nothing, ("ductile config check", CHECK, f"{CHECK} --json", "ductile plugin list --config demo")
+        an_empty_directory,
+        ("ductile config check", CHECK, f"{CHECK} --json", "ductile plugin list --config demo"),
     ),
     "typo_in_key": Scenario(
         a_config("service:\n  log_levle: debug\n  tick_interval: 60s\nplugns: {}\n"),
@@ -286,16 +289,16 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_output_is_the_golden_one(name: str, tmp_path: Path) -> None:
-    """They name the fault, its location, the expected value, a hint; the exit status gives the kind."""
+    """Errors name the fault, its location, the expected value and a hint; the exit status gives the kind."""
     scenario = SCENARIOS[name]
     scenario.arrange(tmp_path)
     terminal = Terminal(directory=tmp_path)
-    seen = "\n".join(terminal.transcript(line) for line in scenario.lines)
+    output = "\n".join(terminal.transcript(line) for line in scenario.lines)
     golden = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
-        golden.write_text(seen)
-    assert seen == golden.read_text()
+        golden.write_text(output)
+    assert output == golden.read_text()
 
 
 def test_no_transcript_is_left_over() -> None:

@@ -22,23 +22,23 @@ def files_in(directory: Path) -> set[str]:
 
 
 def test_the_files_of_init_pass_the_checks(terminal: Terminal) -> None:
-    """`config check` right after it has neither problems nor warnings."""
+    """`config check` right after `init` reports neither problems nor warnings."""
     assert terminal.ductile("init", "demo").status == 0
-    checked = terminal.ductile("config", "check", "--config", "demo", "--json")
-    assert checked.status == 0
-    report = json.loads(checked.out)
+    result = terminal.ductile("config", "check", "--config", "demo", "--json")
+    assert result.status == 0
+    report = json.loads(result.out)
     assert report["valid"]
     assert report["warnings"] == []
     assert report["refused"] == []
 
 
 def test_only_the_owner_can_read_it(terminal: Terminal) -> None:
-    """Directories 0700, files 0600; what is executable is so for its owner only."""
-    old = os.umask(0)
+    """Directories and executables have mode 0700, other files 0600."""
+    old_umask = os.umask(0)
     try:
         assert terminal.ductile("init", "deep/demo").status == 0
     finally:
-        os.umask(old)
+        os.umask(old_umask)
     modes = {
         str(path.relative_to(terminal.directory)): stat.S_IMODE(path.stat().st_mode)
         for path in (terminal.directory / "deep").rglob("*")
@@ -51,10 +51,10 @@ def test_only_the_owner_can_read_it(terminal: Terminal) -> None:
 
 
 def test_the_token_is_shown_once_and_kept_in_the_env_file(terminal: Terminal) -> None:
-    """The configuration holds a reference, the 0600 env file the value."""
+    """The configuration has a reference; the env file, with mode 0600, has the value."""
     token = json.loads(terminal.ductile("init", "demo", "--json").out)["token"]
-    holding = [name for name in files_in(terminal.directory / "demo") if token in _text(terminal, name)]
-    assert holding == [".env"]
+    files = [name for name in files_in(terminal.directory / "demo") if token in _text(terminal, name)]
+    assert files == [".env"]
     assert "${DUCTILE_ADMIN_TOKEN}" in _text(terminal, "tokens.yaml")
 
 
@@ -69,16 +69,16 @@ def test_every_init_draws_its_own_token(terminal: Terminal) -> None:
 
 def test_a_dry_run_writes_nothing_and_tells_all(terminal: Terminal) -> None:
     """Every mutation has --dry-run."""
-    planned = json.loads(terminal.ductile("init", "demo", "--dry-run", "--json").out)
+    dry_run = json.loads(terminal.ductile("init", "demo", "--dry-run", "--json").out)
     assert not (terminal.directory / "demo").exists()
-    assert planned["token"] is None
+    assert dry_run["token"] is None
     terminal.ductile("init", "demo")
     written = {name for name in files_in(terminal.directory / "demo") if not name.startswith(".ductile/")}
-    assert written == set(planned["files"])
+    assert written == set(dry_run["files"])
 
 
 def test_an_existing_configuration_is_never_touched(terminal: Terminal) -> None:
-    """Exit 1, and every byte as it was."""
+    """The command exits with 1, and every file stays as it is."""
     (terminal.directory / "demo").mkdir()
     (terminal.directory / "demo" / "config.yaml").write_text("service: {}\n")
     assert terminal.ductile("init", "demo").status == 1
@@ -86,7 +86,7 @@ def test_an_existing_configuration_is_never_touched(terminal: Terminal) -> None:
 
 
 def test_a_file_in_the_way_stops_it_before_anything_is_written(terminal: Terminal) -> None:
-    """All or nothing."""
+    """`init` writes all files or none."""
     (terminal.directory / "demo").mkdir()
     (terminal.directory / "demo" / ".env").write_text("MINE=1\n")
     refused = terminal.ductile("init", "demo")
@@ -96,14 +96,14 @@ def test_a_file_in_the_way_stops_it_before_anything_is_written(terminal: Termina
 
 
 def test_a_directory_that_holds_other_things_is_fine(terminal: Terminal) -> None:
-    """`ductile init .` in a fresh repository."""
+    """`ductile init .` works in a fresh repository."""
     (terminal.directory / "demo" / ".git").mkdir(parents=True)
     assert terminal.ductile("init", "demo").status == 0
     assert terminal.ductile("config", "check", "--config", "demo").status == 0
 
 
 def test_an_unfinished_init_removes_its_files(terminal: Terminal) -> None:
-    """All or nothing. Here the path of the example plugin is taken by a file."""
+    """`init` writes all files or none. Here a file takes the path of the example plugin."""
     (terminal.directory / "demo").mkdir()
     (terminal.directory / "demo" / "plugins").write_text("in the way")
     refused = terminal.ductile("init", "demo")

@@ -1,4 +1,4 @@
-"""Typical mistakes of a new user: each is answered with what was wrong and what to do."""
+"""Typical mistakes of a new user: each error names the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def typed(directory: Path, line: str) -> tuple[int, str, str]:
-    """Exit status, output and errors of a line, by the configuration in `demo`."""
+def run_line(directory: Path, line: str) -> tuple[int, str, str]:
+    """Return exit status, output and errors of a line, run with the configuration in `demo`."""
     out, err = io.StringIO(), io.StringIO()
     words = [*shlex.split(line), "--config", str(directory / "demo")]
     status = run(words, {"HOME": str(directory), "EDITOR": "true"}, out, err)
@@ -68,13 +68,13 @@ MISTAKES = {
 
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_is_reported_with_a_hint(line: str, starter: Path) -> None:
-    what, remedy = MISTAKES[line]
-    status, _, err = typed(starter, line)
-    error, found, hint = err.partition("hint: ")
+    message, remedy = MISTAKES[line]
+    status, _, err = run_line(starter, line)
+    error, separator, hint = err.partition("hint: ")
     assert status != 0
     assert error.startswith("error: ")
-    assert what in error
-    assert found, err
+    assert message in error
+    assert separator, err
     assert remedy in hint
 
 
@@ -86,21 +86,21 @@ def test_a_start_that_leaves_plugins_out_names_them(tmp_path: Path) -> None:
         == 0
     )
     (tmp_path / "demo" / "plugins" / "echo" / "run.py").chmod(0o600)
-    ran = terminal.ductile("start", "--dry-run", "--config", "demo")
-    assert "and 0 plugins." in ran.out
-    assert "Without echo, announce, which cannot run: `ductile plugin check --config demo`" in ran.out
+    result = terminal.ductile("start", "--dry-run", "--config", "demo")
+    assert "and 0 plugins." in result.out
+    assert "Without echo, announce, which cannot run: `ductile plugin check --config demo`" in result.out
 
 
 def test_status_without_plugins_says_so(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "config.yaml").write_text("{}\n")
-    ran = Terminal(directory=tmp_path).ductile("status", "--config", "demo")
-    assert ran.status == 0, ran
-    assert "No plugin is configured. `ductile plugin list --config demo`" in ran.out
+    result = Terminal(directory=tmp_path).ductile("status", "--config", "demo")
+    assert result.status == 0, result
+    assert "No plugin is configured. `ductile plugin list --config demo`" in result.out
 
 
-#: They wait for ever, need a daemon, an endpoint, an account, a repository, a database server or an id, or
-#: write elsewhere.
+#: Examples that wait for ever, need a daemon, an endpoint, an account, a repository, a database server or an
+#: id, or write elsewhere.
 _NOT_TYPED = (
     "--follow",
     "webhook send",
@@ -130,60 +130,60 @@ _EXAMPLES = [
 def test_every_example_of_the_help_works_in_a_starter_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plugins and pipelines in examples are those that `ductile init` writes; `backup.sh` is one's own."""
+    """Examples name plugins and pipelines that `ductile init` writes; `backup.sh` is the user's own."""
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
     monkeypatch.chdir(tmp_path)
     for line in ("new greet --lang sh", "new weather --lang sh"):
-        assert typed(tmp_path, f"plugin {line}")[0] == 0
-    assert typed(tmp_path, "config set service.log_level debug --lock")[0] == 0  # to be rolled back
+        assert run_line(tmp_path, f"plugin {line}")[0] == 0
+    assert run_line(tmp_path, "config set service.log_level debug --lock")[0] == 0  # to be rolled back
     (tmp_path / "demo" / "tests").mkdir()
     for line in (
         'run hello --payload \'{"name": "Ada"}\'',
         "test hello --record last -o demo/tests/hello.yaml",
     ):
-        assert typed(tmp_path, f"pipeline {line}")[0] == 0  # cases to be tested
-    assert typed(tmp_path, "exec -- false")[0] == 1  # to be exported
+        assert run_line(tmp_path, f"pipeline {line}")[0] == 0  # cases to be tested
+    assert run_line(tmp_path, "exec -- false")[0] == 1  # to be exported
     shutil.copytree(tmp_path / "demo" / "plugins" / "echo", tmp_path / "echo-new")
     script = tmp_path / "backup.sh"
     script.write_text("#!/bin/sh\necho saved.tar.gz\n")
     script.chmod(0o700)
-    failed = []
+    failures = []
     for line in sorted(_EXAMPLES, key=lambda line: line.endswith("--verify")):
-        status, out, err = typed(tmp_path, line.removeprefix("ductile "))
+        status, out, err = run_line(tmp_path, line.removeprefix("ductile "))
         if status != 0:
-            failed.append((line, out, err))
-    assert not failed, "\n".join(map(str, failed))
+            failures.append((line, out, err))
+    assert not failures, "\n".join(map(str, failures))
 
 
 def test_the_next_steps_of_a_new_plugin_put_it_to_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line below `Next:` works as it is printed; the plugin can be run then."""
+    """Each line below `Next:` works as it is printed; after them the plugin can be run."""
     assert Terminal(directory=tmp_path).ductile("init", "demo").status == 0
     monkeypatch.chdir(tmp_path)
-    _, out, _ = typed(tmp_path, "plugin new greet --lang sh")
+    _, out, _ = run_line(tmp_path, "plugin new greet --lang sh")
     steps = re.findall(r"^  ductile (.+)$", out.partition("Next:")[2], re.MULTILINE)
     assert steps == ["plugin test ./greet", "plugin add ./greet"]
     for step in (*steps, "run greet"):
-        assert typed(tmp_path, step)[0] == 0, step
+        assert run_line(tmp_path, step)[0] == 0, step
 
 
 def test_rotate_names_the_variable_that_has_the_new_secret(tmp_path: Path) -> None:
     """The old secret keeps its variable, which scripts may read, until it is refused."""
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
-    ran = terminal.ductile("token", "rotate", "admin", "--config", "demo")
-    assert ran.status == 0, ran
-    variable = re.search(r"tokens\.yaml, as (\w+)\.", ran.out + ran.err)
-    assert variable is not None, ran
-    value = re.search(r"^dtl_\S+$", ran.out, re.MULTILINE)
-    assert value is not None, ran
+    result = terminal.ductile("token", "rotate", "admin", "--config", "demo")
+    assert result.status == 0, result
+    variable = re.search(r"tokens\.yaml, as (\w+)\.", result.out + result.err)
+    assert variable is not None, result
+    value = re.search(r"^dtl_\S+$", result.out, re.MULTILINE)
+    assert value is not None, result
     assert f"{variable[1]}={value[0]}\n" in (tmp_path / "demo" / ".env").read_text()
 
 
 def test_the_hint_for_a_job_that_waits_for_its_next_attempt_runs_it_now(tmp_path: Path) -> None:
-    """The cause is mended, and the next attempt is an hour away: cancel it, retry it."""
+    """The next attempt is an hour away: after the fault is mended, cancel and retry run the job at once."""
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
     night = '{run: "test -e demo-is-mended", retry: {backoff_base: 1h}}'
@@ -191,7 +191,7 @@ def test_the_hint_for_a_job_that_waits_for_its_next_attempt_runs_it_now(tmp_path
     assert "it will be retried" in terminal.ductile("run", "night", "--retry", "--config", "demo").err
     refused = terminal.ductile("job", "retry", "last:night", "--config", "demo")
     assert refused.status == 1
-    hinted = re.findall(r"`ductile (job .+?)`", refused.err)
-    assert [line.split()[1] for line in hinted] == ["cancel", "retry"], refused
-    for line in hinted:
+    commands = re.findall(r"`ductile (job .+?)`", refused.err)
+    assert [line.split()[1] for line in commands] == ["cancel", "retry"], refused
+    for line in commands:
         assert terminal.ductile(*line.split()).status == 0, line

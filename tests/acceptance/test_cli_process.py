@@ -17,25 +17,25 @@ HEAVY = ("asyncio", "msgspec", "yaml", "ruamel", "apsw", "argparse", "dataclasse
 
 @pytest.mark.parametrize("words", [["--help"], ["config", "--help"], ["config", "set", "--help"]])
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
-    """Help in under 100 ms; this is what keeps it so, and `make bench` measures it."""
+    """Help takes under 100 ms because of this; `make bench` measures the time."""
     code = (
         "import sys; sys.argv = ['ductile', *sys.argv[1:]]\n"
         "from ductile.cli.main import main; main()\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-c", code, *words], capture_output=True, text=True, check=True
     )
-    assert done.stderr.strip() == "[]"
+    assert result.stderr.strip() == "[]"
 
 
 def test_an_mcp_server_without_standard_input_says_so() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/sh", "-c", f"exec {DUCTILE} mcp serve <&-"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "standard input is closed" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "standard input is closed" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_reader_that_stops_reading_is_no_error() -> None:
@@ -53,24 +53,24 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
 
 
 def on_a_terminal(directory: Path, *words: str, **variables: str) -> str:
-    """The output on a terminal."""
-    ours, theirs = pty.openpty()
+    """Return the output of a command on a terminal."""
+    controller, terminal = pty.openpty()
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "TERM": "xterm", **variables}
-    process = subprocess.Popen([DUCTILE, *words], stdout=theirs, cwd=directory, env=environment)
-    os.close(theirs)
-    seen = b""
+    process = subprocess.Popen([DUCTILE, *words], stdout=terminal, cwd=directory, env=environment)
+    os.close(terminal)
+    output = b""
     try:
-        while part := os.read(ours, 65536):
-            seen += part
+        while chunk := os.read(controller, 65536):
+            output += chunk
     except OSError:  # Linux reports the end of a terminal as an input/output error
         pass
-    os.close(ours)
+    os.close(controller)
     process.wait()
-    return seen.decode()
+    return output.decode()
 
 
 def test_colour_on_a_terminal_only(tmp_path: Path) -> None:
-    """A table on a terminal, plain when piped, and NO_COLOR is respected."""
+    """A terminal gets a table with colours unless NO_COLOR is set; a pipe gets plain text."""
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
     words = ("plugin", "list", "--config", "demo")
@@ -92,32 +92,32 @@ def test_colour_on_a_terminal_only(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_the_main_column_is_not_cut_on_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
-    """Even the narrowest terminal shows all of it."""
+    """Even the narrowest terminal shows the whole column."""
     assert Terminal(directory=tmp_path).ductile("init", "demo").status == 0
-    seen = on_a_terminal(tmp_path, *words, "--config", "demo", NO_COLOR="1")
-    table = [line for line in seen.splitlines() if "  " in line]
+    output = on_a_terminal(tmp_path, *words, "--config", "demo", NO_COLOR="1")
+    table = [line for line in output.splitlines() if "  " in line]
     assert table
-    assert not any(line.endswith("…") for line in table), seen
+    assert not any(line.endswith("…") for line in table), output
 
 
 def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:
-    """The script is not on the path."""
-    done = subprocess.run(
+    """`python -m ductile` needs no script on the path."""
+    result = subprocess.run(
         [sys.executable, "-m", "ductile", "--version"],
         capture_output=True,
         text=True,
         check=True,
         cwd=tmp_path,
     )
-    assert done.stdout == Terminal(directory=tmp_path).ductile("version").out
+    assert result.stdout == Terminal(directory=tmp_path).ductile("version").out
 
 
 def test_the_environment_names_the_configuration(tmp_path: Path) -> None:
-    """--config, else DUCTILE_CONFIG_DIR, else the user's own."""
-    plain = Terminal(directory=tmp_path)
-    assert plain.ductile("init", "one").status == 0
-    assert plain.ductile("init", "home/.config/ductile").status == 0
-    assert "home/.config/ductile/config.yaml" in plain.ductile("config", "check").out
+    """--config comes first, then DUCTILE_CONFIG_DIR, then the configuration of the user."""
+    default = Terminal(directory=tmp_path)
+    assert default.ductile("init", "one").status == 0
+    assert default.ductile("init", "home/.config/ductile").status == 0
+    assert "home/.config/ductile/config.yaml" in default.ductile("config", "check").out
     named = Terminal(directory=tmp_path, variables={"DUCTILE_CONFIG_DIR": str(tmp_path / "one")})
     assert "one/config.yaml" in named.ductile("config", "check").out
     assert "ductile/config.yaml" in named.ductile("--config", "home/.config/ductile", "config", "check").out

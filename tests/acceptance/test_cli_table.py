@@ -23,7 +23,7 @@ MUTATIONS = [
     for words, action in ACTIONS.items()
     if any("--dry-run" in option.flags for option in action.options)
 ]
-#: Each costs milliseconds, and help needs none of them.
+#: The import of each costs milliseconds, and help needs none of them.
 HEAVY = (
     "asyncio",
     "argparse",
@@ -36,7 +36,7 @@ HEAVY = (
     "difflib",
     "textual",
 )
-#: Without the full text index, which is written in the background and keeps its place in `store_meta`.
+#: Omits the full text index, which is written in the background and stores its position in `store_meta`.
 TABLES = """
 SELECT name FROM pragma_table_list
 WHERE schema = 'main' AND type = 'table' AND name <> 'store_meta'
@@ -58,35 +58,38 @@ def takes_many(action: Action) -> bool:
     return any(argument.variadic for argument in action.arguments)
 
 
-def needed(action: Action) -> list[str]:
+def required_arguments(action: Action) -> list[str]:
     return ["x" for argument in action.arguments if argument.required]
 
 
 @pytest.mark.parametrize("words", ACTIONS)
 def test_mistakes_are_reported_in_json_as_well(words: str, tmp_path: Path) -> None:
-    """One shape of error, whichever command; the exit status of a mistake is 2, and of a missing
-    configuration 78.
+    """The errors of all commands have one shape. The exit status is 2 for a mistake and 78 for a missing
+    configuration.
     """
-    for more, expected in (
+    for arguments, expected in (
         (["--nonsense"], {2}),
-        ([*needed(ACTIONS[words]), "and", "too", "many"], {2} if not takes_many(ACTIONS[words]) else {1, 78}),
-        ([*needed(ACTIONS[words]), "--config", str(tmp_path / "nowhere")], {0, 1, 2, 78}),
+        (
+            [*required_arguments(ACTIONS[words]), "and", "too", "many"],
+            {2} if not takes_many(ACTIONS[words]) else {1, 78},
+        ),
+        ([*required_arguments(ACTIONS[words]), "--config", str(tmp_path / "nowhere")], {0, 1, 2, 78}),
     ):
         out, err = io.StringIO(), io.StringIO()
-        dry = ["--dry-run"] if words in MUTATIONS and expected != {2} else []
+        dry_run = ["--dry-run"] if words in MUTATIONS and expected != {2} else []
         environ = {"HOME": str(tmp_path), "PATH": ""}
-        status = run([*words.split(), *more, *dry, "--json"], environ, out, err)
+        status = run([*words.split(), *arguments, *dry_run, "--json"], environ, out, err)
         assert status in expected, out.getvalue()
-        answer = json.loads(out.getvalue())
+        response = json.loads(out.getvalue())
         if status:
-            error = answer.get("error")
+            error = response.get("error")
             assert error is None or set(error) == {"code", "message", "hint", "details"}
             assert error is not None or words == "system doctor"
         assert err.getvalue() == ""
 
 
 def test_help_of_everything_loads_nothing_heavy() -> None:
-    """Help in under 100 ms. Time depends on the machine; what is imported does not."""
+    """Help takes under 100 ms. The time depends on the machine, the imported modules do not."""
     lines = [["--help"], *([noun.name, "--help"] for noun in NOUNS)]
     lines += [[*words.split(), "--help"] for words in ACTIONS]
     lines += [[form.name, "--help"] for form in SHORT_FORMS]
@@ -98,53 +101,53 @@ def test_help_of_everything_loads_nothing_heavy() -> None:
         "    assert run(line, {}, out, out) == 0 and out.getvalue().startswith('Usage: ductile'), line\n"
         f"print(sorted(name for name in {HEAVY!r} if name in sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("noun", [noun.name for noun in NOUNS])
 def test_a_slip_in_an_action_is_answered_with_what_was_meant(noun: str) -> None:
-    """Did-you-mean, for each action with a letter too many, and for the noun."""
-    for word, meant in (
+    """The hint names the right one for each action with a letter too many, and for a misspelt noun."""
+    for line, expected in (
         *(((noun, f"{words.split()[1]}s"), f"{words}`?") for words in ACTIONS if words.split()[0] == noun),
         ((f"{noun}z", "--help"), f"{noun} "),
     ):
         out, err = io.StringIO(), io.StringIO()
-        if " ".join(word) in ACTIONS or word == ("plugin", "states"):  # which is as near to `stats`
+        if " ".join(line) in ACTIONS or line == ("plugin", "states"):  # it is as near to `stats`
             continue
-        assert run(word, {}, out, err) == 2
-        assert f"did you mean `ductile {meant}" in err.getvalue()
+        assert run(line, {}, out, err) == 2
+        assert f"did you mean `ductile {expected}" in err.getvalue()
 
 
-def everything(workspace: Workspace) -> dict[str, object]:
-    """Every file of the configuration, and every row of the store."""
+def files_and_rows(workspace: Workspace) -> dict[str, object]:
+    """Return every file of the configuration and every row of the store."""
     data = workspace.directory / "demo" / "data"
-    found: dict[str, object] = {
+    contents: dict[str, object] = {
         str(path): path.read_bytes()
         for path in sorted(workspace.directory.rglob("*"))
         if path.is_file() and not path.is_relative_to(data)
     }
     with closing(sqlite3.connect(f"file:{data / 'state.db'}?mode=ro", uri=True)) as store:
         for (name,) in store.execute(TABLES).fetchall():
-            found[name] = store.execute(f'SELECT * FROM "{name}"').fetchall()  # noqa: S608 - the schema's names
-    return found
+            contents[name] = store.execute(f'SELECT * FROM "{name}"').fetchall()  # noqa: S608 - the schema's names
+    return contents
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
-    """Every mutation has --dry-run; after all of them each file and each row is as it was."""
+    """Every mutation has --dry-run. After all dry runs each file and each row is as before."""
     workspace = a_workspace(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
         workspace.plugin(name, BROKEN)
     workspace.config.write_text(workspace.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
     assert workspace.ductile("config", "lock").status == 0
     assert workspace.ductile("token", "create", "robot", "--scopes", "jobs:ro").status == 0
-    saved = tmp_path / "saved.tar.gz"
+    archive = tmp_path / "saved.tar.gz"
     with a_daemon(workspace) as daemon:
         daemon.wait_for("breaker.changed")
-        dead = workspace.json("run", "broken", status=1)["job_id"]
-        waiting = workspace.json("run", "patient", "--retry", "--no-wait")["job_id"]
-        daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting)
-        assert workspace.ductile("system", "backup", str(saved)).status == 0
+        dead_job = workspace.json("run", "broken", status=1)["job_id"]
+        waiting_job = workspace.json("run", "patient", "--retry", "--no-wait")["job_id"]
+        daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting_job)
+        assert workspace.ductile("system", "backup", str(archive)).status == 0
         lines = {
             "system start": None,  # refused while a daemon runs
             "system stop": [],
@@ -152,7 +155,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "system reset": ["broken"],
             "system sweep": [],
             "system backup": [str(tmp_path / "more.tar.gz")],
-            "system restore": [str(saved), "--to", str(tmp_path / "back")],
+            "system restore": [str(archive), "--to", str(tmp_path / "back")],
             "system move-store": None,  # refused while a daemon runs
             "config lock": [],
             "config set": ["service.log_level", "info"],
@@ -173,9 +176,9 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "plugin remove": ["patient"],
             "plugin authorize": None,  # needs a plugin that uses OAuth: see test_authorize.py
             "pipeline run": ["order"],
-            "job cancel": [waiting],
-            "job retry": [dead],
-            "job rerun": [dead],
+            "job cancel": [waiting_job],
+            "job retry": [dead_job],
+            "job rerun": [dead_job],
             "queue purge": ["--all"],
             "schedule pause": ["broken"],
             "schedule resume": ["broken"],
@@ -188,11 +191,11 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "token revoke": ["spare"],
         }
         assert set(lines) == set(MUTATIONS)
-        before = everything(workspace)
-        for words, more in lines.items():
-            if more is not None:
-                assert workspace.json(*words.split(), *more, "--dry-run")["dry_run"] is True
-        assert everything(workspace) == before
+        before = files_and_rows(workspace)
+        for words, arguments in lines.items():
+            if arguments is not None:
+                assert workspace.json(*words.split(), *arguments, "--dry-run")["dry_run"] is True
+        assert files_and_rows(workspace) == before
         assert daemon.process.poll() is None
 
 
@@ -213,26 +216,26 @@ MISSPELT = (
 
 
 def test_a_slip_in_a_name_is_answered_with_what_was_meant(tmp_path: Path) -> None:
-    """Did-you-mean for names, wherever a name is asked for."""
+    """Every command that takes a name suggests the nearest one."""
     workspace = a_workspace(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
         workspace.plugin(name, BROKEN)
     workspace.config.write_text(workspace.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
-    meant = ("did you mean echo?", "did you mean order?", "did you mean spare?", "did you mean service?")
+    hints = ("did you mean echo?", "did you mean order?", "did you mean spare?", "did you mean service?")
     assert workspace.ductile("config", "lock").status == 0
     for words in MISSPELT:
         out, err = io.StringIO(), io.StringIO()
         status = run([*words.split(), "--config", str(workspace.config)], {"HOME": str(tmp_path)}, out, err)
         assert status in (1, 78), (words, err.getvalue())
-        assert any(hint in err.getvalue() for hint in meant), (words, err.getvalue())
+        assert any(hint in err.getvalue() for hint in hints), (words, err.getvalue())
 
 
 def test_a_schedule_that_no_daemon_has_entered_yet_is_not_called_unknown(tmp_path: Path) -> None:
-    """The hint fits: the plugin is in the configuration."""
+    """The plugin is in the configuration, so the hint is to start the daemon."""
     workspace = a_workspace(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
         workspace.plugin(name, BROKEN)
-    said = workspace.ductile("schedule", "pause", "broken")
-    assert said.status == 1
-    assert "the schedules of broken are not in the store yet" in said.err
-    assert "ductile system start" in said.err
+    result = workspace.ductile("schedule", "pause", "broken")
+    assert result.status == 1
+    assert "the schedules of broken are not in the store yet" in result.err
+    assert "ductile system start" in result.err

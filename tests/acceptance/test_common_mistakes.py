@@ -1,4 +1,4 @@
-"""Common mistakes in a configuration: each has one message that says what to do."""
+"""Common mistakes in a configuration: each has one message with a remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ commands:
 
 
 def a_checked_workspace(tmp_path: Path, more: str) -> Workspace:
-    """With the plugin `tells`, whose manifest declares its events."""
+    """Return a workspace with the plugin `tells`, whose manifest declares its events."""
     workspace = a_workspace(tmp_path)
     plugins = tmp_path / "demo" / "plugins"
     a_plugin(plugins, "tells", manifest=MANIFEST.format(name="tells"), script=answering({"status": "ok"}))
@@ -35,13 +35,13 @@ def a_checked_workspace(tmp_path: Path, more: str) -> Workspace:
     return workspace
 
 
-def messages(workspace: Workspace) -> list[dict[str, Any]]:
-    """Return every message of `config check` except the missing seal."""
+def findings_of(workspace: Workspace) -> list[dict[str, Any]]:
+    """Return every finding of `config check` except the missing seal."""
     workspace.ductile("config", "lock")
-    ran = workspace.ductile("config", "check", "--json")
-    answer = json.loads(ran.out)
-    assert answer["refused"] == []
-    return [*answer["problems"], *answer["warnings"]]
+    result = workspace.ductile("config", "check", "--json")
+    report = json.loads(result.out)
+    assert report["refused"] == []
+    return [*report["problems"], *report["warnings"]]
 
 
 STEP = "pipelines:\n  - name: p\n    steps:\n      - uses: tells\n"
@@ -55,7 +55,7 @@ def pipeline(more: str, step: str = "uses: tells") -> str:
 
 
 @pytest.mark.parametrize(
-    ("more", "key", "said"),
+    ("more", "key", "text"),
     [
         (f"{STEP}        with: {{message: {{payload.x}}}}\n", f"{FIRST}.with.message", '"{payload.x}"'),
         (f"{STEP}        with:\n          a: [{{context.x}}]\n", f"{FIRST}.with.a[0]", '"{context.x}"'),
@@ -79,12 +79,12 @@ def pipeline(more: str, step: str = "uses: tells") -> str:
         ),
     ],
 )
-def test_one_mistake_one_message(tmp_path: Path, more: str, key: str | None, said: str) -> None:
-    found = messages(a_checked_workspace(tmp_path, more))
-    assert len(found) == 1, found
-    assert found[0]["key"] == key
-    assert said in f"{found[0]['message']} {found[0]['hint']} {found[0]['expected']}"
-    assert found[0]["line"] is not None
+def test_one_mistake_one_message(tmp_path: Path, more: str, key: str | None, text: str) -> None:
+    findings = findings_of(a_checked_workspace(tmp_path, more))
+    assert len(findings) == 1, findings
+    assert findings[0]["key"] == key
+    assert text in f"{findings[0]['message']} {findings[0]['hint']} {findings[0]['expected']}"
+    assert findings[0]["line"] is not None
 
 
 CLAIMING = f"""\
@@ -126,7 +126,7 @@ pipelines:
     ],
 )
 def test_no_false_alarm(tmp_path: Path, more: str) -> None:
-    assert messages(a_checked_workspace(tmp_path, more)) == []
+    assert findings_of(a_checked_workspace(tmp_path, more)) == []
 
 
 def test_sync_is_synchronous(tmp_path: Path) -> None:

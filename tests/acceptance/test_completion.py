@@ -1,4 +1,4 @@
-"""Completion of commands, tried in the shells themselves."""
+"""Completion of commands, tested in the shells themselves."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from builders.terminal import Terminal
 from ductile.cli.command_table import NOUNS
 
 
-def completed(tmp_path: Path, *words: str) -> set[str]:
-    """The completions of bash for the last of these words."""
+def completions(tmp_path: Path, *words: str) -> set[str]:
+    """Return the completions of bash for the last of these words."""
     (tmp_path / "script").write_text(Terminal(directory=tmp_path).ductile("system", "completion", "bash").out)
-    said = " ".join(f"'{word}'" for word in words)
-    where = f"COMP_WORDS=({said}); COMP_CWORD={len(words) - 1}"
-    line = f'source ./script; {where}; _ductile; echo "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    quoted = " ".join(f"'{word}'" for word in words)
+    variables = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}"
+    line = f'source ./script; {variables}; _ductile; echo "${{COMPREPLY[@]}}"'
+    result = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True)
+    return set(result.stdout.split())
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_completes_nouns_actions_and_options(tmp_path: Path) -> None:
-    assert {noun.name for noun in NOUNS} <= completed(tmp_path, "ductile", "")
-    assert completed(tmp_path, "ductile", "sched") == {"schedule"}
-    assert {"list", "show", "retry"} <= completed(tmp_path, "ductile", "job", "")
-    assert completed(tmp_path, "ductile", "--config", "demo", "job", "ca") == {"cancel"}
-    assert "--dry-run" in completed(tmp_path, "ductile", "job", "cancel", "--")
-    assert "--payload" in completed(tmp_path, "ductile", "run", "echo", "--")
+    assert {noun.name for noun in NOUNS} <= completions(tmp_path, "ductile", "")
+    assert completions(tmp_path, "ductile", "sched") == {"schedule"}
+    assert {"list", "show", "retry"} <= completions(tmp_path, "ductile", "job", "")
+    assert completions(tmp_path, "ductile", "--config", "demo", "job", "ca") == {"cancel"}
+    assert "--dry-run" in completions(tmp_path, "ductile", "job", "cancel", "--")
+    assert "--payload" in completions(tmp_path, "ductile", "run", "echo", "--")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -43,5 +43,5 @@ def test_each_script_names_every_command(tmp_path: Path, shell: str) -> None:
 
 
 def test_another_shell_is_a_mistake(tmp_path: Path) -> None:
-    ran = Terminal(directory=tmp_path).ductile("system", "completion", "tcsh")
-    assert (ran.status, "bash, zsh, fish" in ran.err) == (2, True)
+    result = Terminal(directory=tmp_path).ductile("system", "completion", "tcsh")
+    assert (result.status, "bash, zsh, fish" in result.err) == (2, True)

@@ -1,4 +1,4 @@
-"""`config history`, `config diff` and `config rollback`: what was in force before, and back to it."""
+"""`config history`, `config diff` and `config rollback` show earlier configurations and restore them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_a_change_is_seen_applied_and_taken_back(tmp_path: Path) -> None:
         before = workspace.config.read_bytes()
         assert "The files on disk are sealed and in force." in workspace.ductile("config", "diff").out
         change(workspace, "max_workers: 4", "max_workers: 3  # fewer")
-        shown = workspace.ductile("config", "diff").out
-        assert "config.yaml (changed)" in shown
-        assert "-  max_workers: 4\n" in shown
-        assert "+  max_workers: 3  # fewer\n" in shown
+        output = workspace.ductile("config", "diff").out
+        assert "config.yaml (changed)" in output
+        assert "-  max_workers: 4\n" in output
+        assert "+  max_workers: 3  # fewer\n" in output
         assert workspace.ductile("config", "lock").status == 0
-        unloaded = workspace.json("config", "diff")["comparisons"]
-        assert [(each["before"], each["same"]) for each in unloaded] == [
+        comparisons = workspace.json("config", "diff")["comparisons"]
+        assert [(comparison["before"], comparison["same"]) for comparison in comparisons] == [
             ("in force", False),
             ("sealed", True),
         ]
@@ -42,13 +42,17 @@ def test_a_change_is_seen_applied_and_taken_back(tmp_path: Path) -> None:
         assert (newest["command"], newest["author"], newest["in_force"]) == ("apply", "cli", True)
         assert newest["changes"] == "service.max_workers"
         assert (first["origin"], first["restorable"]) == ("start", True)
-        between = workspace.ductile("config", "diff", first["id"], newest["id"]).out
-        assert "+  max_workers: 3  # fewer" in between
+        difference = workspace.ductile("config", "diff", first["id"], newest["id"]).out
+        assert "+  max_workers: 3  # fewer" in difference
         planned = workspace.json("config", "rollback", "--dry-run")
         assert planned["to"] == first["id"]
         assert workspace.config.read_bytes() != before
-        done = workspace.json("config", "rollback", "--plan", planned["plan"])
-        assert (done["to"], done["kept"], done["reload"]["settings"]) == (first["id"], None, ["service"])
+        report = workspace.json("config", "rollback", "--plan", planned["plan"])
+        assert (report["to"], report["kept"], report["reload"]["settings"]) == (
+            first["id"],
+            None,
+            ["service"],
+        )
         assert workspace.config.read_bytes() == before
         assert workspace.ductile("config", "check").status == 0
         assert workspace.json("config", "history")["history"][0]["command"] == "rollback"
@@ -56,7 +60,7 @@ def test_a_change_is_seen_applied_and_taken_back(tmp_path: Path) -> None:
 
 
 def test_history_and_rollback_work_without_a_daemon(tmp_path: Path) -> None:
-    """Also if the files cannot be loaded any more: that is when a rollback is needed."""
+    """Both also work if the files cannot be loaded any more, which is when a rollback is needed."""
     workspace = a_workspace(tmp_path)
     assert workspace.ductile("apply").status == 0
     first = workspace.config.read_bytes()
@@ -67,9 +71,9 @@ def test_history_and_rollback_work_without_a_daemon(tmp_path: Path) -> None:
     assert workspace.ductile("apply").status == 78
     assert len(ids(workspace)) == 2
     assert "servise" in workspace.ductile("config", "diff").out
-    ran = workspace.ductile("config", "rollback", ids(workspace)[0])
-    assert ran.status == 0, ran
-    assert "changes that were never sealed" in ran.out
+    result = workspace.ductile("config", "rollback", ids(workspace)[0])
+    assert result.status == 0, result
+    assert "changes that were never sealed" in result.out
     assert b"max_workers: 3" in workspace.config.read_bytes()
     assert workspace.json("config", "rollback")["kept"] is None
     assert workspace.config.read_bytes() == first
@@ -80,7 +84,9 @@ def test_history_and_rollback_work_without_a_daemon(tmp_path: Path) -> None:
 
 
 def test_a_changed_environment_file_refuses_a_rollback(tmp_path: Path) -> None:
-    """Its content is never kept, so it cannot be restored. It can be kept as it is."""
+    """The content of the file is never kept, so a rollback cannot restore it, but can leave the file as it
+    is.
+    """
     workspace = a_workspace(tmp_path)
     (workspace.config.parent / ".env").write_text("KEY=first-canary\n")
     workspace.append("environment_vars: {include: [.env]}\n")
@@ -95,54 +101,56 @@ def test_a_changed_environment_file_refuses_a_rollback(tmp_path: Path) -> None:
     assert workspace.ductile("config", "rollback", "--keep-env").status == 0
     assert "max_workers: 4" in workspace.config.read_text()
     assert (workspace.config.parent / ".env").read_text() == "KEY=second-canary\n"
-    kept = b"".join(
+    contents = b"".join(
         path.read_bytes() for path in (workspace.config.parent / ".ductile").rglob("*") if path.is_file()
     )
-    assert b"canary" not in kept
+    assert b"canary" not in contents
 
 
 def test_a_file_that_came_later_is_removed(tmp_path: Path) -> None:
-    """In an included directory it would be loaded as well. Its content stays in the history."""
+    """A file in an included directory would be loaded as well. The history keeps its content."""
     workspace = a_workspace(tmp_path)
-    more = workspace.config.parent / "conf.d"
-    more.mkdir()
-    (more / "a.yaml").write_text("service: {tick_interval: 30s}\n")
+    directory = workspace.config.parent / "conf.d"
+    directory.mkdir()
+    (directory / "a.yaml").write_text("service: {tick_interval: 30s}\n")
     workspace.config.write_text("include: [conf.d]\n" + workspace.config.read_text())
     assert workspace.ductile("apply").status == 0
-    (more / "b.yaml").write_text("plugins: {later: {uses: echo}}\n")
+    (directory / "b.yaml").write_text("plugins: {later: {uses: echo}}\n")
     assert workspace.ductile("apply").status == 0
     assert workspace.ductile("config", "rollback").status == 0
-    assert not (more / "b.yaml").exists()
+    assert not (directory / "b.yaml").exists()
     assert workspace.ductile("config", "check").status == 0
     assert workspace.ductile("config", "rollback").status == 0
-    assert (more / "b.yaml").read_text() == "plugins: {later: {uses: echo}}\n"
+    assert (directory / "b.yaml").read_text() == "plugins: {later: {uses: echo}}\n"
 
 
 def test_a_file_that_was_never_sealed_is_shown_and_kept(tmp_path: Path) -> None:
-    """A rollback removes it, because it would be loaded as well: it says so, and its own id restores it."""
+    """A rollback removes the file, because it would be loaded as well. The plan names the file, and a
+    rollback to the replaced configuration restores it.
+    """
     workspace = a_workspace(tmp_path)
-    more = workspace.config.parent / "conf.d"
-    more.mkdir()
-    (more / "a.yaml").write_text("service: {tick_interval: 30s}\n")
+    directory = workspace.config.parent / "conf.d"
+    directory.mkdir()
+    (directory / "a.yaml").write_text("service: {tick_interval: 30s}\n")
     workspace.config.write_text("include: [conf.d]\n" + workspace.config.read_text())
     assert workspace.ductile("apply").status == 0
-    (more / "a.yaml").write_text("service: {tick_interval: 40s}\n")
+    (directory / "a.yaml").write_text("service: {tick_interval: 40s}\n")
     assert workspace.ductile("apply").status == 0
-    (more / "b.yaml").write_text("plugins: {later: {uses: echo}}\n")
+    (directory / "b.yaml").write_text("plugins: {later: {uses: echo}}\n")
     planned = workspace.json("config", "rollback", "--dry-run")
-    assert {each["name"]: each["change"] for each in planned["files"]} == {
+    assert {file["name"]: file["change"] for file in planned["files"]} == {
         "conf.d/a.yaml": "changed",
         "conf.d/b.yaml": "removed",
     }
-    kept = workspace.json("config", "rollback")["kept"]
-    assert not (more / "b.yaml").exists()
-    assert workspace.ductile("config", "rollback", kept).status == 0
-    assert (more / "b.yaml").read_text() == "plugins: {later: {uses: echo}}\n"
-    assert (more / "a.yaml").read_text() == "service: {tick_interval: 40s}\n"
+    kept_id = workspace.json("config", "rollback")["kept"]
+    assert not (directory / "b.yaml").exists()
+    assert workspace.ductile("config", "rollback", kept_id).status == 0
+    assert (directory / "b.yaml").read_text() == "plugins: {later: {uses: echo}}\n"
+    assert (directory / "a.yaml").read_text() == "service: {tick_interval: 40s}\n"
 
 
-def revoked_workspace(workspace: Workspace) -> str:
-    """A token that leaked is revoked, and then a setting changed. Returns the id from before both."""
+def revoke_leaked_token(workspace: Workspace) -> str:
+    """Revoke a leaked token, then change a setting. Return the id of the configuration before both."""
     first = ids(workspace)[0]
     leaked = f'      - {{name: "read:jobs", token: "{token_for("read:jobs")}", scopes: ["read:jobs"]}}\n'
     change(workspace, leaked, "")
@@ -153,10 +161,10 @@ def revoked_workspace(workspace: Workspace) -> str:
 
 
 def test_a_rollback_does_not_bring_back_a_revoked_token(tmp_path: Path) -> None:
-    """Unless it is asked to; neither on the command line nor over HTTP."""
+    """A rollback restores the token only on request, on the command line and over HTTP."""
     workspace = an_api_workspace(tmp_path)
     with an_api(workspace) as api:
-        first = revoked_workspace(workspace)
+        first = revoke_leaked_token(workspace)
         refused = workspace.ductile("config", "rollback", first)
         assert refused.status == 1
         assert "read:jobs" in refused.err
@@ -169,10 +177,10 @@ def test_a_rollback_does_not_bring_back_a_revoked_token(tmp_path: Path) -> None:
 
 
 def test_a_revoked_token_stays_revoked_without_a_daemon(tmp_path: Path) -> None:
-    """Also if the present files cannot be loaded: what was sealed last is compared then."""
+    """If the present files cannot be loaded, the configuration that was sealed last is compared."""
     workspace = an_api_workspace(tmp_path)
     assert workspace.ductile("apply").status == 0
-    first = revoked_workspace(workspace)
+    first = revoke_leaked_token(workspace)
     assert "read:jobs" in workspace.ductile("config", "rollback", first).err
     workspace.append("servise: {}\n")
     refused = workspace.ductile("config", "rollback", first)
@@ -182,44 +190,44 @@ def test_a_revoked_token_stays_revoked_without_a_daemon(tmp_path: Path) -> None:
 
 
 def test_a_remote_operator_plans_applies_and_rolls_back(tmp_path: Path) -> None:
-    """Over HTTP the same, with the name of the token in the ledger. A plan that is out of date is refused."""
+    """The same works over HTTP, and the ledger names the token. An outdated plan is refused."""
     workspace = an_api_workspace(tmp_path)
     writer, reader = token_for("system:rw"), token_for("system:ro")
     with an_api(workspace) as api:
         change(workspace, "max_workers: 4", "max_workers: 3")
-        differences = api.get("/config/diff", token=reader)["comparisons"]
-        assert [each["files"][0]["differences"] for each in differences] == [
+        comparisons = api.get("/config/diff", token=reader)["comparisons"]
+        assert [comparison["files"][0]["differences"] for comparison in comparisons] == [
             ["~ service.max_workers: 4 → 3"],
             ["~ service.max_workers: 4 → 3"],
         ]
-        assert "text" not in differences[0]["files"][0]
+        assert "text" not in comparisons[0]["files"][0]
         assert api.ask("POST", "/config/apply", {}, token=reader).status == 403
         plan = api.post("/config/apply", {"dry_run": True}, status=200, token=writer)["plan"]
         change(workspace, "max_workers: 3", "max_workers: 2")
         assert api.ask("POST", "/config/apply", {"plan": plan}, token=writer).code == "conflict"
         plan = api.post("/config/apply", {"dry_run": True}, status=200, token=writer)["plan"]
-        done = api.post("/config/apply", {"plan": plan}, status=200, token=writer)
-        assert (done["sealed"], done["reload"]["settings"]) == (True, ["service"])
+        report = api.post("/config/apply", {"plan": plan}, status=200, token=writer)
+        assert (report["sealed"], report["reload"]["settings"]) == (True, ["service"])
         newest = api.get("/config/history", token=reader)["history"][0]
         assert (newest["command"], newest["author"]) == ("apply", "token system:rw")
-        back = api.post("/config/rollback", {}, status=200, token=writer)
-        assert back["files"][0]["differences"] == ["~ service.max_workers: 2 → 4"]
+        rollback = api.post("/config/rollback", {}, status=200, token=writer)
+        assert rollback["files"][0]["differences"] == ["~ service.max_workers: 2 → 4"]
         assert "max_workers: 4" in workspace.config.read_text()
         rows = [row["data"] for row in api.get("/ledger")["events"] if row["kind"] == "config.loaded"]
-        assert [row.get("plan") for row in rows[-2:]] == [plan, back["plan"]]
+        assert [row.get("plan") for row in rows[-2:]] == [plan, rollback["plan"]]
 
 
 def test_a_remote_operator_gains_no_rights(tmp_path: Path) -> None:
-    """A token may not put a token in force that may do more than itself, however it came into the files."""
+    """No token can put a token with more rights in force, however that one came into the files."""
     workspace = an_api_workspace(tmp_path)
     with an_api(workspace) as api:
-        sealed = (workspace.config.parent / ".checksums").read_bytes()
-        mine = '      - {name: mine, token: a-long-canary-of-mine, scopes: ["*"]}\n'
-        change(workspace, "    tokens:\n", f"    tokens:\n{mine}")
+        seal = (workspace.config.parent / ".checksums").read_bytes()
+        new_token = '      - {name: mine, token: a-long-canary-of-mine, scopes: ["*"]}\n'
+        change(workspace, "    tokens:\n", f"    tokens:\n{new_token}")
         refused = api.ask("POST", "/config/apply", {}, token=token_for("system:rw"))
         assert (refused.status, refused.body["error"]["details"]) == (403, {"needed": ["*"]})
-        assert (workspace.config.parent / ".checksums").read_bytes() == sealed
-        shown = json.dumps(api.get("/config/diff"))
-        assert "a-long-canary-of-mine" not in shown
-        assert "mine" in shown
+        assert (workspace.config.parent / ".checksums").read_bytes() == seal
+        comparison = json.dumps(api.get("/config/diff"))
+        assert "a-long-canary-of-mine" not in comparison
+        assert "mine" in comparison
         assert api.post("/config/apply", {}, status=200)["reload"]["tokens"]["added"] == ["mine"]
