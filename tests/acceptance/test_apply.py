@@ -180,7 +180,7 @@ def test_apply_says_which_new_plugins_cannot_run(tmp_path: Path) -> None:
 
 
 def test_set_unset_and_edit_with_apply_are_one_command(tmp_path: Path) -> None:
-    """The running daemon checks the change before the file is written, and uses it at once."""
+    """The running daemon checks the change before the file is written, and uses the change at once."""
     workspace = a_workspace(tmp_path)
     assert workspace.ductile("config", "lock").status == 0
     with a_daemon(workspace) as daemon:

@@ -26,7 +26,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def test_a_retry_by_filter_counts_first_and_continues(workspace: Workspace) -> None:
-    """A dry run lists ids, plugin, time and reason; `--limit` leaves the rest for the next call."""
+    """A dry run lists ids, plugins, times and reasons; `--limit` leaves the other jobs for the next call."""
     with a_daemon(workspace) as daemon:
         ids = {workspace.json("run", "broken", status=1)["job_id"] for _ in range(3)}
         workspace.json("run", "echo")
@@ -110,9 +110,9 @@ def test_jobs_are_found_by_words_reason_and_time_and_sorted(workspace: Workspace
             failed,
             succeeded,
         }
-        (listed,) = workspace.json("job", "list", "--plugin", "broken", "--payload")["jobs"]
-        assert "Ada" in listed["payload_excerpt"]
-        assert "hush" not in listed["payload_excerpt"]
+        (job,) = workspace.json("job", "list", "--plugin", "broken", "--payload")["jobs"]
+        assert "Ada" in job["payload_excerpt"]
+        assert "hush" not in job["payload_excerpt"]
         assert "Ada" in workspace.ductile("job", "list", "--plugin", "broken", "--payload").out
         logs = workspace.json("logs", "--sort", "stderr", "-n", "1")
         assert logs["logs"][0]["job_id"] == failed

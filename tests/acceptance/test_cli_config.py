@@ -115,7 +115,7 @@ def test_set_with_lock_renews_that_file_only(terminal: Terminal) -> None:
 
 
 def test_set_with_lock_refuses_a_file_that_was_changed_before(terminal: Terminal) -> None:
-    """Otherwise the renewal would authorise a change that was not reviewed."""
+    """A renewal of the seal would authorise a change that was not reviewed."""
     path = terminal.directory / "demo" / "config.yaml"
     path.write_text(path.read_text() + "# changed\n")
     before = path.read_text()

@@ -302,5 +302,5 @@ def test_the_output_is_the_golden_one(name: str, tmp_path: Path) -> None:
 
 
 def test_no_transcript_is_left_over() -> None:
-    """A golden file without its scenario would look as if something were tested."""
+    """A golden file without a scenario would look like a test."""
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(SCENARIOS)

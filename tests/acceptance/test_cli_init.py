@@ -1,4 +1,4 @@
-"""`ductile init`: a configuration that works at once and that other users cannot read."""
+"""`ductile init` writes a configuration that works at once and that other users cannot read."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_init_draws_its_own_token(terminal: Terminal) -> None:
 
 
 def test_a_dry_run_writes_nothing_and_tells_all(terminal: Terminal) -> None:
-    """Every mutation has --dry-run."""
+    """A dry run lists every file that the real run writes."""
     dry_run = json.loads(terminal.ductile("init", "demo", "--dry-run", "--json").out)
     assert not (terminal.directory / "demo").exists()
     assert dry_run["token"] is None

@@ -1,4 +1,4 @@
-"""`status` fits on a screen, however much a plugin keeps."""
+"""`status` fits on a screen, even if a plugin keeps a large state."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ductile.cli.main import run
 
 @pytest.fixture(scope="module")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of `ductile init demo`, with the store of one job."""
+    """Return a directory with the files of `ductile init demo` and a store with one job."""
     directory = tmp_path_factory.mktemp("mistakes")
     terminal = Terminal(directory=directory)
     assert terminal.ductile("init", "demo").status == 0

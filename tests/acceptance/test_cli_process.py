@@ -39,7 +39,7 @@ def test_an_mcp_server_without_standard_input_says_so() -> None:
 
 
 def test_a_reader_that_stops_reading_is_no_error() -> None:
-    """`ductile config schema | head -1` ends in silence."""
+    """`ductile config schema | head -1` ends without an error message."""
     process = subprocess.Popen(
         [DUCTILE, "config", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

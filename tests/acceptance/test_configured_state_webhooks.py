@@ -98,7 +98,7 @@ def test_the_url_of_a_submission_is_sent_the_same(api: Api, receiver: Receiver) 
 
 
 def test_a_job_keeps_the_url_that_it_was_submitted_with(api: Api, receiver: Receiver, tmp_path: Path) -> None:
-    """A reload changes later jobs only; a retry of an earlier one reports where it did before."""
+    """A reload changes later jobs only; a retry of an earlier job reports to the earlier URL."""
     job_id = api.post("/plugin/broken/handle", {"payload": {}})["job_id"]
     reported_states(receiver, job_id, "failed")
     text = api.workspace.config.read_text().replace(f"/plugin/{SECRET}", f"/later/{SECRET}")
