@@ -1,4 +1,4 @@
-"""The daemon as a user has it: started, asked, changed and stopped by the command line."""
+"""The daemon is started, queried, changed and stopped by the command line."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HOURLY = "    schedules:\n      - {id: hourly, every: 1h}\n"
 
 
 def test_start_run_status_stop(tmp_path: Path) -> None:
-    """Commands reach the daemon over its socket; an orderly stop is exit 0."""
+    """Commands reach the daemon over its socket; after an orderly stop it exits with 0."""
     workspace = a_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
-        ran = workspace.ductile("run", "echo")
-        assert (ran.status, ran.out, ran.err) == (0, "done\n", "")
+        result = workspace.ductile("run", "echo")
+        assert (result.status, result.out, result.err) == (0, "done\n", "")
         status = workspace.json("status")
         assert status["daemon"]["pid"] == daemon.process.pid
         (echo,) = status["plugins"]
@@ -34,14 +34,14 @@ def test_start_run_status_stop(tmp_path: Path) -> None:
         assert workspace.ductile("system", "stop", "--dry-run").out.startswith("Would stop")
         stopped = workspace.json("system", "stop")
         assert stopped == {"stopping": True, "pid": daemon.process.pid, "stopped": True}
-        # The command came back when the process had gone, not before.
+        # The command returns after the process has ended, not before.
         assert daemon.process.poll() == 0
         assert daemon.wait_for("service.stopped")
     assert workspace.json("status")["daemon"] == {"running": False}
 
 
 def test_health_is_asked_on_demand(tmp_path: Path) -> None:
-    """Health runs on request, as a job of the core with one attempt, and is shown."""
+    """A health check runs on request, as a job of the core with one attempt, and its result is shown."""
     workspace = a_workspace(tmp_path, "  sick: {}\n")
     workspace.plugin("sick", BROKEN)
     with a_daemon(workspace):
@@ -57,19 +57,19 @@ def test_health_is_asked_on_demand(tmp_path: Path) -> None:
 
 
 def test_the_socket_is_ours_alone_and_is_gone_after_the_stop(tmp_path: Path) -> None:
-    """0600 in a 0700 directory; nothing is left that looks like a daemon."""
+    """The socket has mode 0600 in a directory with mode 0700, and does not outlive the daemon."""
     workspace = a_workspace(tmp_path)
     data = workspace.config.parent / "data"
     with a_daemon(workspace) as daemon:
         assert (data / "ductile.sock").stat().st_mode & 0o777 == 0o600
         assert data.stat().st_mode & 0o777 == 0o700
         assert daemon.end() == 0
-    left = {path.name for path in (*data.iterdir(), *workspace.config.parent.iterdir())}
-    assert not {name for name in left if name.endswith(".sock")}
+    files = {path.name for path in (*data.iterdir(), *workspace.config.parent.iterdir())}
+    assert not {name for name in files if name.endswith(".sock")}
 
 
 def test_a_copy_of_the_configuration_does_not_command_the_original_s_daemon(tmp_path: Path) -> None:
-    """Stopping staging, a copy of production, does not stop production."""
+    """A stop of staging, a copy of production, does not stop production."""
     workspace = a_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
         shutil.copytree(
@@ -88,14 +88,14 @@ def test_a_copy_of_the_configuration_does_not_command_the_original_s_daemon(tmp_
 
 
 def test_ctrl_c_is_an_orderly_stop(tmp_path: Path) -> None:
-    """Like SIGTERM."""
+    """SIGINT has the effect of SIGTERM."""
     with a_daemon(a_workspace(tmp_path)) as daemon:
         assert daemon.end(signal.SIGINT) == 0
         assert daemon.wait_for("service.stopped")
 
 
 def test_a_running_job_is_cancelled(tmp_path: Path) -> None:
-    """Its processes are killed, and it ends dead/cancelled."""
+    """The processes of the job are killed, and the job ends as dead (cancelled)."""
     workspace = a_workspace(tmp_path, "  slow: {}\n")
     workspace.plugin("slow", SLOW)
     with a_daemon(workspace) as daemon:
@@ -104,49 +104,49 @@ def test_a_running_job_is_cancelled(tmp_path: Path) -> None:
         assert job_id[-8:] in workspace.ductile("queue").out
         assert workspace.json("job", "cancel", job_id, "--dry-run")["status"] == "running"
         assert workspace.json("job", "cancel", job_id)["cancel"] == "requested"
-        waited = workspace.ductile("job", "wait", job_id)
-        assert waited.status == 1
-        assert waited.out == f"{job_id} dead (cancelled)\n"
-        again = workspace.json("job", "cancel", job_id, status=1)
-        assert again["error"]["code"] == "conflict"
+        result = workspace.ductile("job", "wait", job_id)
+        assert result.status == 1
+        assert result.out == f"{job_id} dead (cancelled)\n"
+        repeated = workspace.json("job", "cancel", job_id, status=1)
+        assert repeated["error"]["code"] == "conflict"
         assert "cancelled: cancelled" not in workspace.ductile("logs", "slow").out
         workspace.json("job", "retry", job_id)
-        still = workspace.ductile("job", "wait", job_id, "--timeout", "100ms")
-        assert still.status == 75
-        assert "cancelled" not in still.out.replace("earlier: cancelled", "")
+        result = workspace.ductile("job", "wait", job_id, "--timeout", "100ms")
+        assert result.status == 75
+        assert "cancelled" not in result.out.replace("earlier: cancelled", "")
 
 
 def test_waiting_has_an_end(tmp_path: Path) -> None:
-    """Exit 75 when the time is up; the job goes on."""
+    """The command exits with 75 when the time is up; the job continues."""
     workspace = a_workspace(tmp_path, "  slow: {}\n")
     workspace.plugin("slow", SLOW)
     with a_daemon(workspace) as daemon:
         job_id = workspace.ductile("run", "slow", "--no-wait").out.strip()
         daemon.wait_until_started(job_id)
         assert workspace.ductile("job", "wait", job_id, "--timeout", "10ms").status == 75
-        late = workspace.ductile("run", "slow", "--timeout", "10ms")
-        assert late.status == 75
-        assert "slow poll has not ended" in late.err
+        result = workspace.ductile("run", "slow", "--timeout", "10ms")
+        assert result.status == 75
+        assert "slow poll has not ended" in result.err
 
 
 def test_the_main_facts_are_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
-    """At 80 columns the open breaker, the health, why a plugin is refused and why a job failed."""
+    """80 columns show the open breaker, the health, why a plugin is refused and why a job failed."""
     weak = "  weak:\n    retry: {max_attempts: 1}\n    circuit_breaker: {threshold: 1}\n"
     workspace = a_workspace(tmp_path, f"{weak}{HOURLY}  unrunnable: {{}}\n")
     workspace.plugin("weak", BROKEN)
     (workspace.plugin("unrunnable", SLOW) / "run.sh").chmod(0o600)
     with a_daemon(workspace) as daemon:
         daemon.wait_for("breaker.changed")
-        shown = workspace.terminal.on_screen("status", "--config", "demo")
-        assert max(len(line) for line in shown if "is refused: " not in line) <= 80
-        heading = next(line for line in shown if line.startswith("PLUGIN"))
+        lines = workspace.terminal.on_screen("status", "--config", "demo")
+        assert max(len(line) for line in lines if "is refused: " not in line) <= 80
+        heading = next(line for line in lines if line.startswith("PLUGIN"))
         assert heading.split() == ["PLUGIN", "STATUS", "LAST", "RUN", "NEXT", "RUN", "BREAKER"]
-        # Those in trouble come first.
-        rows = shown[shown.index(heading) + 1 :]
+        # Plugins with problems come first.
+        rows = lines[lines.index(heading) + 1 :]
         assert [line.split()[0] for line in rows[:3]] == ["weak", "unrunnable", "echo"]
-        (row,) = [line for line in shown if line.startswith("weak ")]
+        (row,) = [line for line in lines if line.startswith("weak ")]
         assert row.endswith("poll open")
-        (row,) = [line for line in shown if line.startswith("unrunnable  ")]
+        (row,) = [line for line in lines if line.startswith("unrunnable  ")]
         assert row.split()[1] == "refused"
         assert any(
             "unrunnable is refused: the entrypoint" in line
@@ -164,7 +164,7 @@ def test_the_main_facts_are_visible_on_a_narrow_terminal(tmp_path: Path) -> None
 
 
 def test_an_interrupted_wait_says_that_the_job_goes_on(tmp_path: Path) -> None:
-    """Exit 130, and by which name to find the job again or to end it."""
+    """The command exits with 130 and names the job, so that the user can find it or end it."""
     workspace = a_workspace(tmp_path, "  slow: {}\n")
     workspace.plugin("slow", SLOW)
     with a_daemon(workspace) as daemon:
@@ -181,34 +181,34 @@ def test_an_interrupted_wait_says_that_the_job_goes_on(tmp_path: Path) -> None:
         while not workspace.json("status")["daemon"]["waiting_callers"]:
             pass  # the job may have started before its id was returned
         process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=PATIENCE)
+        out, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (130, "")
-        assert f"Job {job_id} continues" in said
+        assert f"Job {job_id} continues" in errors
         assert workspace.json("job", "show", job_id)["status"] == "running"
 
 
 def test_a_waiting_command_reports_a_failed_attempt(tmp_path: Path) -> None:
-    """At once and with its error, not when the last retry is spent; each attempt once."""
+    """Each failed attempt is reported once, with its error, before the last retry is spent."""
     workspace = a_workspace(
         tmp_path, "  broken:\n    retry: {max_attempts: 4, backoff_base: 1h, backoff_max: 1h}\n"
     )
     workspace.plugin("broken", BROKEN)
     with a_daemon(workspace):
-        late = workspace.ductile("run", "broken", "--retry", "--timeout", "4s")
-        assert (late.status, late.out) == (75, "")
-        first, second, *_ = late.err.splitlines()
+        result = workspace.ductile("run", "broken", "--retry", "--timeout", "4s")
+        assert (result.status, result.out) == (75, "")
+        first, second, *_ = result.err.splitlines()
         attempt = (
             r"attempt 1 of 4 failed: it is broken; next try in (1h|59m)[0-9a-z]+ \(Ctrl-C leaves it queued\)"
         )
         assert re.fullmatch(attempt, first)
         assert second.startswith("error: broken poll has not ended")
-        # Before the end, which has not come, and on a terminal above the line that counts.
-        shown = workspace.terminal.on_screen(
+        # The report comes before the end of the job, on a terminal above the line with the waiting time.
+        lines = workspace.terminal.on_screen(
             "run", "broken", "--retry", "--config", "demo", "--timeout", "4s", both=True, waiting=True
         )
-        flow = "\n".join(shown)
-        assert flow.count("attempt 1 of 4 failed") == 1
-        assert flow.index("attempt 1 of 4 failed") < flow.index("2.0s")
+        text = "\n".join(lines)
+        assert text.count("attempt 1 of 4 failed") == 1
+        assert text.index("attempt 1 of 4 failed") < text.index("2.0s")
         assert workspace.ductile("run", "broken", "--retry", "--timeout", "1500ms", "--json").err == ""
 
 
@@ -218,9 +218,9 @@ def test_attempts_that_failed_quickly_are_each_reported_once(tmp_path: Path) -> 
     )
     workspace.plugin("broken", BROKEN)
     with a_daemon(workspace):
-        ran = workspace.ductile("run", "broken", "--retry")
-        assert ran.status == 1
-        assert ran.err.splitlines()[:3] == [
+        result = workspace.ductile("run", "broken", "--retry")
+        assert result.status == 1
+        assert result.err.splitlines()[:3] == [
             "attempt 1 of 3 failed: it is broken",
             "attempt 2 of 3 failed: it is broken",
             "error: broken poll is dead (attempts_exhausted): it is broken",
@@ -228,20 +228,20 @@ def test_attempts_that_failed_quickly_are_each_reported_once(tmp_path: Path) -> 
 
 
 def test_a_plugin_that_is_not_loaded_differs_from_one_that_is_missing(tmp_path: Path) -> None:
-    """Forgetting the reload is the commonest slip, and the configuration on disk shows it."""
+    """A forgotten reload is the commonest slip, and the configuration on disk shows it."""
     workspace = a_workspace(tmp_path)
     steps = "pipelines:\n  - {name: hello, steps: [{uses: echo}]}\n"
     with a_daemon(workspace):
         workspace.plugin("salute", answering({"status": "ok", "result": "hail"}))
-        installed = workspace.json("run", "salute", status=1)["error"]
-        assert installed["message"] == "the plugin salute is installed but not active"
-        assert "`ductile config set plugins.salute.enabled true --config demo`" in installed["hint"]
-        assert "`ductile apply --config demo`" in installed["hint"]
+        error = workspace.json("run", "salute", status=1)["error"]
+        assert error["message"] == "the plugin salute is installed but not active"
+        assert "`ductile config set plugins.salute.enabled true --config demo`" in error["hint"]
+        assert "`ductile apply --config demo`" in error["hint"]
         workspace.append(f"  salute: {{}}\n  off: {{uses: echo, enabled: false}}\n{steps}")
-        forgotten = "The configuration on disk has it, but the daemon has not loaded it: ductile apply"
+        advice = "The configuration on disk has it, but the daemon has not loaded it: ductile apply"
         for words in (("run", "salute"), ("run", "salute", "--dry-run"), ("pipeline", "run", "hello")):
-            shown = workspace.json(*words, status=1)["error"]
-            assert (shown["code"], shown["hint"]) == ("not_found", f"{forgotten} --config demo")
+            error = workspace.json(*words, status=1)["error"]
+            assert (error["code"], error["hint"]) == ("not_found", f"{advice} --config demo")
         assert "the plugin off is disabled." in workspace.json("run", "off", status=1)["error"]["hint"]
         assert "salute" in workspace.json("run", "salut", status=1)["error"]["hint"]
         assert workspace.ductile("reload").status == 0
@@ -255,18 +255,18 @@ def test_a_plugin_that_is_not_loaded_differs_from_one_that_is_missing(tmp_path: 
 
 
 def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:
-    """By the names of the sections, and nothing of what is in them."""
+    """The output has the names of the changed sections, and nothing of their content."""
     workspace = a_workspace(tmp_path)
     steps = "pipelines:\n  - {name: hello, steps: [{uses: echo}]}\n"
     with a_daemon(workspace):
         assert workspace.ductile("reload").out.splitlines()[0] == "Reloaded; nothing changed."
         workspace.append(f"tokens:\n  - {{name: door, key: canary-4711}}\n{steps}")
         workspace.json("config", "lock")
-        tried = workspace.ductile("reload", "--dry-run").out
-        assert tried.splitlines()[0] == "Would reload: pipelines and tokens changed."
-        done = workspace.ductile("reload", "--json")
-        assert "canary" not in done.out + done.err
-        assert json.loads(done.out)["settings"] == ["pipelines", "tokens"]
+        output = workspace.ductile("reload", "--dry-run").out
+        assert output.splitlines()[0] == "Would reload: pipelines and tokens changed."
+        result = workspace.ductile("reload", "--json")
+        assert "canary" not in result.out + result.err
+        assert json.loads(result.out)["settings"] == ["pipelines", "tokens"]
         workspace.config.write_text(workspace.config.read_text().replace("canary-4711", "canary-4712"))
         workspace.json("config", "lock")
         assert workspace.ductile("reload").out.splitlines()[0] == "Reloaded: tokens changed."
@@ -282,40 +282,40 @@ def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:
 
 
 def test_a_paused_schedule_has_no_next_run(tmp_path: Path) -> None:
-    """`status` says that it is paused, and shows the time of another schedule that is not."""
-    two = f"{HOURLY}      - {{id: daily, every: 1d}}\n"
-    workspace = a_workspace(tmp_path, f"  twice:\n    uses: echo\n{two}")
+    """`status` shows the pause of a plugin, or the time of another schedule that is not paused."""
+    schedules = f"{HOURLY}      - {{id: daily, every: 1d}}\n"
+    workspace = a_workspace(tmp_path, f"  twice:\n    uses: echo\n{schedules}")
 
-    def standing() -> tuple[bool, bool, str]:
+    def next_run_state() -> tuple[bool, bool, str]:
         lines = workspace.ductile("status").out.splitlines()
         (heading,) = [line for line in lines if line.startswith("PLUGIN ")]
         (row,) = [line for line in lines if line.startswith("twice ")]
-        (twice,) = [each for each in workspace.json("status")["plugins"] if each["name"] == "twice"]
+        (twice,) = [plugin for plugin in workspace.json("status")["plugins"] if plugin["name"] == "twice"]
         cell = row[heading.index("NEXT RUN") :].split()[0] if "NEXT RUN" in heading else "-"
         return twice["next_run"] is not None, twice["paused"], cell
 
     with a_daemon(workspace):
-        assert standing()[:2] == (True, False)
-        assert standing()[2] in ("in", "now")
+        assert next_run_state()[:2] == (True, False)
+        assert next_run_state()[2] in ("in", "now")
         workspace.json("schedule", "pause", "twice", "hourly")
-        assert standing()[:2] == (True, False)
+        assert next_run_state()[:2] == (True, False)
         workspace.json("schedule", "pause", "twice", "daily")
-        assert standing() == (False, True, "paused")
+        assert next_run_state() == (False, True, "paused")
         workspace.json("schedule", "resume", "twice", "daily")
-        assert standing()[:2] == (True, False)
-    assert standing()[2] == "-"
+        assert next_run_state()[:2] == (True, False)
+    assert next_run_state()[2] == "-"
 
 
 def test_a_dead_job_is_retried(tmp_path: Path) -> None:
-    """Failed | dead → queued, with fresh attempts."""
+    """A retry puts a dead job on the queue, with fresh attempts."""
     workspace = a_workspace(tmp_path, f"  broken:\n{ONE_ATTEMPT}")
     plugin = workspace.plugin("broken", BROKEN)
     with a_daemon(workspace):
-        ran = workspace.ductile("run", "broken")
-        assert ran.status == 1
-        assert ran.out == ""
-        assert "broken poll is dead (attempts_exhausted): it is broken" in ran.err
-        assert "no paper" in ran.err
+        result = workspace.ductile("run", "broken")
+        assert result.status == 1
+        assert result.out == ""
+        assert "broken poll is dead (attempts_exhausted): it is broken" in result.err
+        assert "no paper" in result.err
         (job,) = workspace.json("job", "list", "--status", "dead", "--plugin", "broken")["jobs"]
         (plugin / "mended").touch()
         assert workspace.json("job", "retry", job["job_id"], "--dry-run")["status"] == "dead"
@@ -352,8 +352,8 @@ def test_a_schedule_is_paused_resumed_and_run_now(tmp_path: Path) -> None:
         assert entry["paused_at"]
         assert workspace.json("schedule", "resume", "echo")["paused"] is False
         assert len(workspace.json("schedule", "next", "-n", "3")["occurrences"]) == 3
-        wrong = workspace.json("schedule", "pause", "ecko", status=1)
-        assert wrong["error"]["hint"] == "did you mean echo?"
+        refused = workspace.json("schedule", "pause", "ecko", status=1)
+        assert refused["error"]["hint"] == "did you mean echo?"
         assert (
             workspace.json("schedule", "pause", "echo", "daily", status=1)["error"]["hint"]
             == "It has hourly."
@@ -361,7 +361,9 @@ def test_a_schedule_is_paused_resumed_and_run_now(tmp_path: Path) -> None:
 
 
 def test_a_reload_brings_a_plugin_and_refuses_what_needs_a_restart(tmp_path: Path) -> None:
-    """All of it or none; the daemon is found although the file names another store by now."""
+    """A reload applies all changes or none. The daemon is found although the file names another store by
+    then.
+    """
     workspace = a_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
         assert workspace.ductile("run", "later").status == 1
@@ -379,12 +381,14 @@ def test_a_reload_brings_a_plugin_and_refuses_what_needs_a_restart(tmp_path: Pat
 
 
 def test_a_reload_of_a_broken_configuration_changes_nothing_and_tells_all(tmp_path: Path) -> None:
-    """Exit 78, every problem with its line; the daemon goes on and can be stopped."""
+    """The reload exits with 78 and names every problem with its line. The daemon continues and can be
+    stopped.
+    """
     workspace = a_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
-        good = workspace.config.read_text()
+        valid_text = workspace.config.read_text()
         workspace.config.write_text(
-            good.replace("log_level: debug", "log_level: loud") + "  other: {on: 1}\n"
+            valid_text.replace("log_level: debug", "log_level: loud") + "  other: {on: 1}\n"
         )
         refused = workspace.json("reload", status=78)
         problems = refused["error"]["details"]["problems"]
@@ -410,12 +414,12 @@ def test_sighup_reloads(tmp_path: Path) -> None:
         daemon.wait_for("config.loaded", lambda line: line["origin"] == "reload")
         job_id = workspace.json("run", "echo")["job_id"]
         daemon.wait_for("job.succeeded", lambda line: line["job_id"] == job_id)
-        shown = {line["signal"] for line in daemon.lines if line.get("job_id") == job_id}
-        assert shown == {"job.succeeded"}  # and no signal of level debug
+        signals = {line["signal"] for line in daemon.lines if line.get("job_id") == job_id}
+        assert signals == {"job.succeeded"}  # and no signal of level debug
 
 
 def test_the_queue_is_purged(tmp_path: Path) -> None:
-    """Queued jobs end dead/purged; they are kept, and the running one is left alone."""
+    """Queued jobs end as dead (purged) and are kept; the running job continues."""
     workspace = a_workspace(tmp_path, "  slow: {parallelism: 1}\n")
     workspace.plugin("slow", SLOW)
     with a_daemon(workspace) as daemon:
@@ -439,18 +443,18 @@ def test_the_queue_is_purged(tmp_path: Path) -> None:
 
 
 def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
-    """Exit 1, saying who holds the store; the first goes on."""
+    """The second start exits with 1 and names the process that uses the store; the first daemon continues."""
     workspace = a_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
         for words in ((), ("--dry-run",)):
-            second = workspace.ductile("system", "start", *words)
-            assert second.status == 1
-            assert f"process {daemon.process.pid} uses this store already" in second.err
+            result = workspace.ductile("system", "start", *words)
+            assert result.status == 1
+            assert f"process {daemon.process.pid} uses this store already" in result.err
         assert workspace.ductile("run", "echo").status == 0
 
 
-def test_a_job_that_sigterm_interrupts_goes_back_unspent(tmp_path: Path) -> None:
-    """Queued/interrupted on its first attempt, and the caller gets an error."""
+def test_a_job_that_sigterm_interrupts_is_queued_on_the_same_attempt(tmp_path: Path) -> None:
+    """The job is queued (interrupted), still on its first attempt."""
     workspace = a_workspace(tmp_path, "  slow: {}\n")
     workspace.plugin("slow", SLOW)
     with a_daemon(workspace) as daemon:
@@ -464,12 +468,12 @@ def test_a_job_that_sigterm_interrupts_goes_back_unspent(tmp_path: Path) -> None
 
 
 def test_a_configuration_that_cannot_be_used_starts_nothing(tmp_path: Path) -> None:
-    """Exit 78, with every problem, and nothing is written."""
+    """The start exits with 78, names every problem and writes nothing."""
     workspace = a_workspace(tmp_path, "  other: {on: 1}\n")
-    ran = workspace.ductile("system", "start")
-    assert ran.status == 78
-    assert "plugins.other.on" in ran.err
-    assert ran.out == ""
+    result = workspace.ductile("system", "start")
+    assert result.status == 78
+    assert "plugins.other.on" in result.err
+    assert result.out == ""
     assert not (workspace.config.parent / "data").exists()
 
 
@@ -497,12 +501,13 @@ def test_the_log_is_followed(tmp_path: Path) -> None:
         follower.stdout.close()
 
 
-def _like(beginning: str, *job_ids: str) -> set[str]:
-    return {job_id for job_id in job_ids if job_id.startswith(beginning)}
+def _with_prefix(prefix: str, *job_ids: str) -> set[str]:
+    """Return those of the job ids that start with the prefix."""
+    return {job_id for job_id in job_ids if job_id.startswith(prefix)}
 
 
 def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    """The descendants of a job are below it; part of an id is enough."""
+    """A tree shows the descendants of a job below it; a part of an id is enough to name a job."""
     workspace = a_workspace(tmp_path, "  after: {}\n")
     workspace.plugin(
         "source", answering({"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]})
@@ -518,28 +523,32 @@ def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
         assert lines[0].startswith("source poll")
         assert lines[1].startswith("└─ after handle")
         assert workspace.json("job", "show", root[:23])["job_id"] == root
-        again = workspace.json("run", "source")["job_id"]
+        second_root = workspace.json("run", "source")["job_id"]
         # The first eight digits change once a minute, so of three jobs at least two share them.
-        beginning = next(each for each in (root[:8], again[:8]) if len(_like(each, root, child, again)) > 1)
-        refused = workspace.json("job", "show", beginning, status=1)
-        assert set(refused["error"]["details"]["job_ids"]) >= _like(beginning, root, child, again)
+        prefix = next(
+            start
+            for start in (root[:8], second_root[:8])
+            if len(_with_prefix(start, root, child, second_root)) > 1
+        )
+        refused = workspace.json("job", "show", prefix, status=1)
+        assert set(refused["error"]["details"]["job_ids"]) >= _with_prefix(prefix, root, child, second_root)
         short = workspace.json("job", "show", root[:3], status=1)["error"]
         assert (short["code"], short["hint"][:22]) == ("not_found", "Give at least 4 digits")
-        for typed in (root[-12:], root[-17:], root.replace("-", "")[-20:]):
-            assert workspace.json("job", "show", typed)["job_id"] == root
+        for part in (root[-12:], root[-17:], root.replace("-", "")[-20:]):
+            assert workspace.json("job", "show", part)["job_id"] == root
 
 
 def test_state_is_masked_unless_it_is_asked_for(tmp_path: Path) -> None:
     """Values whose keys look secret are not shown by accident."""
     workspace = a_workspace(tmp_path, "  keeper: {}\n")
-    kept = {"access_token": "canary-5c1", "count": 3}
-    workspace.plugin("keeper", answering({"status": "ok", "result": "kept", "state_updates": kept}))
+    state = {"access_token": "canary-5c1", "count": 3}
+    workspace.plugin("keeper", answering({"status": "ok", "result": "kept", "state_updates": state}))
     with a_daemon(workspace):
         assert workspace.ductile("run", "keeper").status == 0
         for words in (("status",), ("status", "--json")):
-            shown = workspace.ductile(*words).out
-            assert "canary-5c1" not in shown
-            assert "access_token" in shown
+            output = workspace.ductile(*words).out
+            assert "canary-5c1" not in output
+            assert "access_token" in output
             assert "canary-5c1" in workspace.ductile(*words, "--reveal").out
 
 
@@ -555,9 +564,9 @@ def test_an_open_breaker_is_shown_and_reset(tmp_path: Path) -> None:
         assert "poll open" in workspace.ductile("status").out
         assert workspace.json("system", "reset", "broken", "--dry-run")["would_reset"] == ["poll"]
         assert workspace.json("system", "reset", "broken") == {"plugin": "broken", "reset": 1}
-        shown = workspace.ductile("system", "breaker", "broken").out
-        assert "open → closed" in shown
-        assert "manual_reset" in shown
+        output = workspace.ductile("system", "breaker", "broken").out
+        assert "open → closed" in output
+        assert "manual_reset" in output
         assert workspace.json("system", "reset", "brokn", status=1)["error"]["hint"] == "did you mean broken?"
 
 
@@ -565,7 +574,7 @@ def test_an_open_breaker_is_shown_and_reset(tmp_path: Path) -> None:
     "words", [("status",), ("queue", "status"), ("job", "list"), ("schedule", "list"), ("run", "echo")]
 )
 def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp_path: Path) -> None:
-    """Quick with a running daemon, on any machine: neither YAML nor the store is loaded."""
+    """Commands are quick on any machine while a daemon runs: they load neither YAML nor the store."""
     workspace = a_workspace(tmp_path)
     heavy = ("asyncio", "msgspec", "yaml", "apsw")
     code = (
@@ -574,18 +583,18 @@ def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp
     )
     with a_daemon(workspace):
         python = Path(DUCTILE).parent / "python"
-        done = subprocess.run(
+        result = subprocess.run(
             [python, "-I", "-c", code, *words, "--config", "demo"],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             check=True,
         )
-    assert done.stderr.strip() == "[]"
+    assert result.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize("ending", [("job", "cancel"), ("queue", "purge", "--all")], ids=["cancel", "purge"])
-def test_a_waiting_command_learns_of_every_kind_of_end(tmp_path: Path, ending: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [("job", "cancel"), ("queue", "purge", "--all")], ids=["cancel", "purge"])
+def test_a_waiting_command_learns_of_every_kind_of_end(tmp_path: Path, words: tuple[str, ...]) -> None:
     """A waiting caller is woken by the end of its job, also when it never ran."""
     workspace = a_workspace(tmp_path, "  slow: {parallelism: 1}\n")
     workspace.plugin("slow", SLOW)
@@ -593,22 +602,22 @@ def test_a_waiting_command_learns_of_every_kind_of_end(tmp_path: Path, ending: t
         first = workspace.ductile("run", "slow", "--no-wait").out.strip()
         daemon.wait_until_started(first)
         queued = workspace.ductile("run", "slow", "--no-wait").out.strip()
-        waiting = subprocess.Popen(
+        command = subprocess.Popen(
             [DUCTILE, "job", "wait", queued, "--config", "demo", "--json"],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             text=True,
         )
-        # The daemon has it on its list: from here on only the end of the job can answer it in time.
+        # The daemon knows the waiting command: now only the end of the job can answer the command in time.
         while not workspace.json("status")["daemon"]["waiting_callers"]:
-            assert waiting.poll() is None
-        assert workspace.ductile(*ending, *([queued] if ending[0] == "job" else [])).status == 0
-        out, _ = waiting.communicate(timeout=PATIENCE)
+            assert command.poll() is None
+        assert workspace.ductile(*words, *([queued] if words[0] == "job" else [])).status == 0
+        out, _ = command.communicate(timeout=PATIENCE)
         assert json.loads(out)["status"] == "dead"
 
 
 def test_a_reload_that_makes_room_starts_what_waits(tmp_path: Path) -> None:
-    """The new limits hold at once; nothing else has to happen first."""
+    """The new limits hold at once, without another event."""
     workspace = a_workspace(tmp_path, "  slow: {}\n")
     workspace.config.write_text(workspace.config.read_text().replace("max_workers: 4", "max_workers: 1"))
     workspace.plugin("slow", SLOW)
@@ -622,7 +631,7 @@ def test_a_reload_that_makes_room_starts_what_waits(tmp_path: Path) -> None:
 
 
 def test_a_killed_command_leaves_nothing_behind_in_the_daemon(tmp_path: Path) -> None:
-    """A waiting command that was killed leaves nothing behind in the daemon."""
+    """The daemon closes the connections of waiting commands that were killed."""
     workspace = a_workspace(tmp_path, "  slow: {}\n")
     workspace.plugin("slow", SLOW)
     with a_daemon(workspace) as daemon:
@@ -638,7 +647,7 @@ def test_a_killed_command_leaves_nothing_behind_in_the_daemon(tmp_path: Path) ->
             client.sendall(request)
         for client in clients:
             client.close()
-        # Two questions and answers: by then the daemon has seen the others go.
+        # After two more requests the daemon has noticed that the other clients are gone.
         for _ in range(2):
             workspace.json("status")
         assert len(list(descriptors.iterdir())) <= before + 2

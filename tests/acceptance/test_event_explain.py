@@ -1,4 +1,4 @@
-"""`event explain` and its endpoint: what an event would start and what not, and why, with the real daemon."""
+"""`event explain` and its endpoint say what an event would start, what not, and why."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ PAYLOAD = '{"total": 35, "api_key": "canary-92"}'
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    made = a_workspace(tmp_path, CONFIG)
+    workspace = a_workspace(tmp_path, CONFIG)
     for name in ("shop", "asleep"):
-        made.plugin(name, '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "sold"}\'\n')
-    return made
+        workspace.plugin(name, '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "sold"}\'\n')
+    return workspace
 
 
 def test_each_target_has_the_comparison_that_decided(workspace: Workspace) -> None:
     with a_daemon(workspace):
         before = workspace.json("event", "tail")["highest"]
-        found = workspace.json("event", "explain", "order.placed", "--payload", PAYLOAD)
-        assert (found["source"], found["would_start"]) == ("cli", ["echo.handle"])
-        by_name = {(each["kind"], each["target"]): each for each in found["targets"]}
+        explanation = workspace.json("event", "explain", "order.placed", "--payload", PAYLOAD)
+        assert (explanation["source"], explanation["would_start"]) == ("cli", ["echo.handle"])
+        by_name = {(target["kind"], target["target"]): target for target in explanation["targets"]}
         assert len(by_name) == 6
         large = by_name["pipeline", "pipeline:large"]
         assert large["outcome"] == "condition"
@@ -53,36 +53,36 @@ def test_each_target_has_the_comparison_that_decided(workspace: Workspace) -> No
         assert of_shop["outcome"] == "other_source"
         assert of_shop["comparisons"][0]["path"] == "event.source"
         assert by_name["hook", "pipeline:alarm"]["outcome"] == "other_type"
-        said = workspace.ductile("event", "explain", "order.placed", "--payload", PAYLOAD)
-        assert "Would start echo.handle: the route from cli takes order.placed." in said.out
-        assert "payload.total gte 100 is false (found 35)" in said.out
-        assert "canary" not in said.out + json.dumps(found)
+        result = workspace.ductile("event", "explain", "order.placed", "--payload", PAYLOAD)
+        assert "Would start echo.handle: the route from cli takes order.placed." in result.out
+        assert "payload.total gte 100 is false (found 35)" in result.out
+        assert "canary" not in result.out + json.dumps(explanation)
         # Nothing was run or stored.
         assert workspace.json("job", "list")["jobs"] == []
         assert workspace.json("event", "tail")["highest"] == before
         planned = workspace.json("event", "send", "order.placed", "--payload", PAYLOAD, "--dry-run")
-        assert (planned["targets"], planned["dry_run"]) == (found["targets"], True)
-        sent = workspace.json("event", "send", "order.placed", "--payload", PAYLOAD)
-        assert [each["target"] for each in sent["started"]] == found["would_start"]
+        assert (planned["targets"], planned["dry_run"]) == (explanation["targets"], True)
+        response = workspace.json("event", "send", "order.placed", "--payload", PAYLOAD)
+        assert [target["target"] for target in response["started"]] == explanation["would_start"]
 
 
 def test_sources_hooks_and_hops(workspace: Workspace) -> None:
-    """Also without a daemon."""
-    found = workspace.json(
+    """The command works without a daemon too."""
+    explanation = workspace.json(
         "event", "explain", "order.placed", "--from", "shop", "--payload", '{"total": 100}'
     )
-    assert found["would_start"] == ["asleep.handle", "pipeline:large", "pipeline:of-shop"]
-    assert found["targets"][0]["warning"] == "the plugin asleep is disabled"
-    assert found["hops"] == 1
-    far = workspace.json("event", "explain", "order.placed", "--from", "shop", "--hops", "20")
-    assert far["would_start"] == []
-    assert "service.max_hops" in far["targets"][0]["reason"]
+    assert explanation["would_start"] == ["asleep.handle", "pipeline:large", "pipeline:of-shop"]
+    assert explanation["targets"][0]["warning"] == "the plugin asleep is disabled"
+    assert explanation["hops"] == 1
+    at_limit = workspace.json("event", "explain", "order.placed", "--from", "shop", "--hops", "20")
+    assert at_limit["would_start"] == []
+    assert "service.max_hops" in at_limit["targets"][0]["reason"]
     assert workspace.json("event", "explain", "job.failed", "--from", "shop")["would_start"] == [
         "pipeline:alarm"
     ]
-    quiet = workspace.json("event", "explain", "job.failed", "--from", "echo")["targets"]
-    assert {each["target"]: each["outcome"] for each in quiet}["pipeline:alarm"] == "other_source"
+    targets = workspace.json("event", "explain", "job.failed", "--from", "echo")["targets"]
+    assert {target["target"]: target["outcome"] for target in targets}["pipeline:alarm"] == "other_source"
     unknown = workspace.json("event", "explain", "order.placed", "--from", "shp", status=1)
     assert unknown["error"]["hint"] == "did you mean shop?"
-    nothing = workspace.ductile("event", "explain", "order.plcaed").out
-    assert "No route or pipeline matches order.plcaed from `cli`." in nothing
+    output = workspace.ductile("event", "explain", "order.plcaed").out
+    assert "No route or pipeline matches order.plcaed from `cli`." in output

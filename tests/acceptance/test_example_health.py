@@ -25,7 +25,7 @@ from fakes.google_calendar import FakeGoogleCalendar
 from fakes.withings import FakeWithings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "health"
-#: A job that was killed is tried again at once; the log has the start of each.
+#: Killed jobs are tried again at once, and the log has the start of each job.
 FASTER = """\
 service: {log_level: debug}
 plugins:
@@ -39,26 +39,26 @@ plugins:
 
 def run(workspace: Workspace, *words: str) -> str:
     """Run a command of a plugin, and return its result."""
-    ran = workspace.ductile("run", *words)
-    assert ran.status == 0, ran
-    return ran.out
+    result = workspace.ductile("run", *words)
+    assert result.status == 0, result
+    return result.out
 
 
 def authorize(workspace: Workspace, plugin: str) -> None:
     redirect = json.dumps({"redirect_uri": "http://127.0.0.1:8400/callback"})
-    begun = json.loads(run(workspace, plugin, "oauth_start", "--payload", redirect))
-    assert workspace.ductile("plugin", "authorize", plugin, "--code", agree(begun["url"])).status == 0
+    started = json.loads(run(workspace, plugin, "oauth_start", "--payload", redirect))
+    assert workspace.ductile("plugin", "authorize", plugin, "--code", agree(started["url"])).status == 0
 
 
 def wait_until_idle(workspace: Workspace) -> None:
-    """Wait for all jobs, and for those that they lead to."""
+    """Wait for all jobs and their child jobs."""
     while jobs := [job for listed in workspace.json("queue", "list").values() for job in listed]:
         for job in jobs:
             workspace.ductile("job", "wait", job["job_id"], "--timeout", "60s")
 
 
 def reports(workspace: Workspace) -> dict[str, Any]:
-    """The numbers of the latest report of each week, from the facts."""
+    """Return the numbers of the latest report of each week, from the facts."""
     facts = workspace.json("plugin", "facts", "health_analyzer")["facts"]
     return {fact["fact"]["week"]: fact["fact"] for fact in reversed(facts)}
 
@@ -66,15 +66,15 @@ def reports(workspace: Workspace) -> dict[str, Any]:
 def expected_week(
     garmin: FakeGarmin, withings: FakeWithings, google: FakeGoogleCalendar, monday: date, today: date
 ) -> dict[str, Any]:
-    """What the report has to say, from what the watch recorded."""
+    """Return the report that the data of the fakes should lead to."""
     week = [monday + timedelta(days=n) for n in range(7)]
     before = [day - timedelta(days=7) for day in week]
     window = [week[-1] - timedelta(days=27 - n) for n in range(28)]
-    steps = {day: float(found.steps) for day, found in garmin.days.items() if found.steps is not None}
-    sleep = {day: found.sleep_seconds / 60 for day, found in garmin.days.items() if found.sleep_seconds}
-    there = [day for day in window if day in steps and day <= today]
-    trend = linear_regression([day.toordinal() for day in there], [steps[day] for day in there])
-    runs = [each for each in garmin.activities if each.day in week]
+    steps = {day: float(record.steps) for day, record in garmin.days.items() if record.steps is not None}
+    sleep = {day: record.sleep_seconds / 60 for day, record in garmin.days.items() if record.sleep_seconds}
+    days = [day for day in window if day in steps and day <= today]
+    trend = linear_regression([day.toordinal() for day in days], [steps[day] for day in days])
+    activities = [activity for activity in garmin.activities if activity.day in week]
     return {
         "weight": weight_of(withings, week),
         "meetings": meetings_of(google, week),
@@ -83,13 +83,13 @@ def expected_week(
         "steps_per_week": trend.slope * 7,
         "sleep": fmean(sleep[day] for day in week if day in sleep),
         "missing": [day.isoformat() for day in week if day not in sleep],
-        "activities": len(runs),
-        "minutes": sum(each.seconds for each in runs) / 60,
+        "activities": len(activities),
+        "minutes": sum(activity.seconds for activity in activities) / 60,
     }
 
 
 def weight_of(withings: FakeWithings, week: list[date]) -> float:
-    """The mean of the days, each of which has one weight, as an integer of grams on the wire."""
+    """Return the mean of the days, each of which has one weight, as an integer of grams on the wire."""
     return fmean(
         group["measures"][0]["value"] / 1000
         for group in withings.measure_groups
@@ -98,7 +98,7 @@ def weight_of(withings: FakeWithings, week: list[date]) -> float:
 
 
 def meetings_of(google: FakeGoogleCalendar, week: list[date]) -> float:
-    """The mean of the days with meetings. Each lasts an hour, and entries of one person are none."""
+    """Return the mean of the days with meetings. Each lasts an hour; entries of one person do not count."""
     begins = [
         datetime.fromisoformat(entry["start"]["dateTime"]).date()
         for entry in google.entries.values()
@@ -111,7 +111,8 @@ def payload_of(day: date) -> str:
     return json.dumps({"day": day.isoformat()})
 
 
-def told_week(report: dict[str, Any]) -> dict[str, Any]:
+def reported_week(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a report in the form of `expected_week`."""
     metrics, running = report["metrics"], report["activities"]["by_type"].get("running", {"minutes": 0.0})
     return {
         "weight": pytest.approx(metrics["weight"]["mean"], abs=0.01),
@@ -126,13 +127,13 @@ def told_week(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def live_a_day(garmin: FakeGarmin, workspace: Workspace, day: date, final: GarminDay) -> None:
-    """The watch synchronises twice: first a part of the day, with an activity that is deleted later."""
+def record_a_day(garmin: FakeGarmin, workspace: Workspace, day: date, final_day: GarminDay) -> None:
+    """Synchronise the watch twice: first a part of the day, with an activity that is deleted later."""
     mistake = Activity(day.toordinal() * 10, day, "running", 999.0, 999.0)
-    garmin.days[day] = GarminDay(steps=(final.steps or 0) // 2, resting_heart_rate=90)
+    garmin.days[day] = GarminDay(steps=(final_day.steps or 0) // 2, resting_heart_rate=90)
     garmin.activities.append(mistake)
     run(workspace, "garmin")
-    garmin.days[day] = final
+    garmin.days[day] = final_day
     garmin.activities.remove(mistake)
 
 
@@ -148,28 +149,30 @@ def an_example(
 
 
 def kill_in_job(daemon: Daemon, plugin: str, number: int) -> None:
-    """SIGKILL when this job of the plugin, counted from one, has started."""
+    """Kill the daemon when this job of the plugin, counted from one, has started."""
 
-    def started() -> int:
+    def started_jobs() -> int:
         return sum(line["signal"] == "job.started" and line["plugin"] == plugin for line in daemon.lines)
 
-    daemon.wait_until(lambda: started() >= number)
-    assert started() >= number
+    daemon.wait_until(lambda: started_jobs() >= number)
+    assert started_jobs() >= number
     daemon.process.kill()
     daemon.process.wait()
 
 
 @pytest.mark.timeout(300)  # thirty commands, and four starts of the daemon
 def test_a_week_is_reported_as_it_was_lived_also_if_the_daemon_is_killed(tmp_path: Path) -> None:
-    """Partial days, corrections, a deleted activity and a cancelled meeting, with SIGKILL in between."""
+    """The data has partial days, corrections, a deleted activity and a cancelled meeting, with SIGKILL in
+    between.
+    """
     today = date.today()  # noqa: DTZ011 - plugins take the day of this machine, too
     week = [today - timedelta(days=7 - n) for n in range(7)]
     with FakeGarmin() as garmin, FakeWithings() as withings, FakeGoogleCalendar() as google:
         plan_meetings(google, today)
         weigh_in(withings, today)
         with_example_days(garmin, today)
-        final = {day: garmin.days.pop(day) for day in [*week, today]}
-        garmin.activities = [each for each in garmin.activities if each.day < week[0]]
+        final_days = {day: garmin.days.pop(day) for day in [*week, today]}
+        garmin.activities = [activity for activity in garmin.activities if activity.day < week[0]]
         workspace = an_example(tmp_path, garmin, withings, google)
         with a_daemon(workspace) as daemon:
             run(workspace, "garmin", "login")
@@ -182,7 +185,7 @@ def test_a_week_is_reported_as_it_was_lived_also_if_the_daemon_is_killed(tmp_pat
             while "left for" in run(workspace, "garmin"):
                 pass
             for day in week:
-                live_a_day(garmin, workspace, day, final[day])
+                record_a_day(garmin, workspace, day, final_days[day])
         with a_daemon(workspace) as daemon:
             run(workspace, "garmin", "--no-wait")
             kill_in_job(daemon, "garmin", 1)
@@ -197,20 +200,20 @@ def test_a_week_is_reported_as_it_was_lived_also_if_the_daemon_is_killed(tmp_pat
         with a_daemon(workspace):
             run(workspace, "health_analyzer", "report", "--payload", payload_of(week[-1]))
             wait_until_idle(workspace)
-            found = reports(workspace)
+            weeks = reports(workspace)
         for day in {week[0], week[-1]}:
             monday = day - timedelta(days=day.weekday())
             year, number, _ = monday.isocalendar()
-            assert told_week(found[f"{year}-W{number:02d}"]) == expected_week(
+            assert reported_week(weeks[f"{year}-W{number:02d}"]) == expected_week(
                 garmin, withings, google, monday, today
             )
-    told = (tmp_path / "demo" / "messages.txt").read_text()
-    assert told.count("id: health.report:") == len(found)
+    messages = (tmp_path / "demo" / "messages.txt").read_text()
+    assert messages.count("id: health.report:") == len(weeks)
 
 
 @pytest.mark.timeout(300)  # a hundred jobs
 def test_the_demo_shows_a_report_and_its_advice_works(tmp_path: Path) -> None:
-    """What a newcomer sees: the report, commands that can be typed, and nothing left after Ctrl-C."""
+    """The demo shows the report and commands that work, and leaves nothing behind after Ctrl-C."""
     directory = tmp_path / "demo"
     process = subprocess.Popen(
         [sys.executable, EXAMPLE / "demo.py", "--directory", directory],
@@ -227,15 +230,15 @@ def test_the_demo_shows_a_report_and_its_advice_works(tmp_path: Path) -> None:
                 lines.append(line)
                 if line.startswith("Ctrl-C"):
                     break
-            shown = "".join(lines)
-            assert "Health report for week" in shown
-            assert "3 h 50 min, usually 7 h 20 min" in shown
+            output = "".join(lines)
+            assert "Health report for week" in output
+            assert "3 h 50 min, usually 7 h 20 min" in output
             advice = [line.partition("#")[0].strip() for line in lines if line.startswith("ductile ")]
             assert len(advice) >= 5
             terminal = Terminal(directory=directory)
             for line in advice:
-                ran = terminal.ductile(*shlex.split(line)[1:])
-                assert ran.status == 0, (line, ran)
+                result = terminal.ductile(*shlex.split(line)[1:])
+                assert result.status == 0, (line, result)
         finally:
             process.send_signal(signal.SIGINT)
             status = process.wait(PATIENCE)
@@ -244,7 +247,7 @@ def test_the_demo_shows_a_report_and_its_advice_works(tmp_path: Path) -> None:
 
 
 def test_what_its_page_says_can_be_copied(tmp_path: Path) -> None:
-    """Each part of a configuration on the page fits to that of the example, without the fakes."""
+    """Each part of a configuration on the page fits that of the example, without the fakes."""
     parts = re.findall(r"^```yaml\n(.*?)^```$", (EXAMPLE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert parts
     for number, part in enumerate(["", *parts]):
@@ -261,15 +264,15 @@ def test_what_its_page_says_can_be_copied(tmp_path: Path) -> None:
         shutil.copy(EXAMPLE / "tell.sh", directory)
         terminal = Terminal(directory=directory)
         assert terminal.ductile("config", "lock").status == 0
-        checked = terminal.ductile("config", "check")
-        assert checked.status == 0, checked
+        result = terminal.ductile("config", "check")
+        assert result.status == 0, result
 
 
 def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     directory = tmp_path / "mine"
     directory.mkdir()
     (directory / "photo").touch()
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, EXAMPLE / "demo.py", "--directory", directory],
         env={**os.environ, "PYTHONPATH": str(EXAMPLE)},
         capture_output=True,
@@ -277,6 +280,6 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         check=False,
         timeout=PATIENCE,
     )
-    assert ran.returncode == 1
-    assert "is not of this demo" in ran.stderr
+    assert result.returncode == 1
+    assert "is not of this demo" in result.stderr
     assert (directory / "photo").exists()

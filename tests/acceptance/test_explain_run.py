@@ -1,4 +1,4 @@
-"""`job explain` of runs that fail far from the cause: each is compared step by step with a good one."""
+"""`job explain` of runs that fail far from the cause compares each step with a successful run."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ def change_crm(workspace: Workspace, script: str) -> None:
 
 
 def run(workspace: Workspace, *, status: int) -> dict[str, Any]:
-    ran = workspace.ductile("pipeline", "run", "welcome", "--json")
-    assert ran.status == status, ran
-    job: dict[str, Any] = json.loads(ran.out)
+    result = workspace.ductile("pipeline", "run", "welcome", "--json")
+    assert result.status == status, result
+    job: dict[str, Any] = json.loads(result.out)
     return job
 
 
 def steps(workspace: Workspace, run_id: str) -> dict[str, str]:
-    explained = workspace.json("pipeline", "explain", run_id)
-    return {step["step"]: step["jobs"][0]["job_id"] for step in explained["steps"] if step["jobs"]}
+    """Return the first job of each step, by the name of the step."""
+    explanation = workspace.json("pipeline", "explain", run_id)
+    return {step["step"]: step["jobs"][0]["job_id"] for step in explanation["steps"] if step["jobs"]}
 
 
 def explain(workspace: Workspace, job_id: str) -> dict[str, Any]:
@@ -71,24 +72,28 @@ def test_a_field_that_was_renamed_three_steps_up_is_named(workspace: Workspace) 
         change_crm(workspace, found_user(mail="canary@example.org"))
         bad = run(workspace, status=1)
         of_bad, of_good = steps(workspace, bad["job_id"]), steps(workspace, good["job_id"])
-        for job, like in ((bad["job_id"], good["job_id"]), (of_bad["send"], of_good["send"])):
-            explained = explain(workspace, job)
-            assert explained["compared_with"] == like
-            change = explained["first_change"]
+        for job, reference in ((bad["job_id"], good["job_id"]), (of_bad["send"], of_good["send"])):
+            explanation = explain(workspace, job)
+            assert explanation["compared_with"] == reference
+            change = explanation["first_change"]
             assert (change["step"], change["plugin"], change["job_id"]) == ("look", "crm", of_bad["look"])
             assert change["changes"] == [
                 {"field": "payload.email", "change": "gone", "good": "text", "now": None},
                 {"field": "payload.mail", "change": "new", "good": None, "now": "text"},
             ]
             assert change["needed_by"] == [{"step": "send", "place": "with.to", "reference": "payload.email"}]
-            assert {"what": "output of step look, payload.email", "good": "text", "now": None} in explained[
+            assert {"what": "output of step look, payload.email", "good": "text", "now": None} in explanation[
                 "differences"
             ]
             # The daemon runs the changed file without a reload, which is reported.
-            (files,) = [each for each in explained["differences"] if each["what"] == "files of plugin crm"]
+            (files,) = [
+                difference
+                for difference in explanation["differences"]
+                if difference["what"] == "files of plugin crm"
+            ]
             assert "without a reload" in files["now"]
-            assert "payload.mail" in explained["advice"][0]
-            assert "canary@example.org" not in json.dumps(explained["differences"] + [explained["cause"]])
+            assert "payload.mail" in explanation["advice"][0]
+            assert "canary@example.org" not in json.dumps(explanation["differences"] + [explanation["cause"]])
         text = workspace.ductile("job", "explain", bad["job_id"]).out
         assert f"The first step whose output changed is look (crm handle, job {of_bad['look']})" in text
         assert "payload.email is gone (renamed to payload.mail?)" in text
@@ -96,17 +101,17 @@ def test_a_field_that_was_renamed_three_steps_up_is_named(workspace: Workspace) 
 
 
 def test_compared_and_not_compared_parts_are_listed(workspace: Workspace) -> None:
-    """Only what was compared counts as the same."""
+    """Only compared parts count as unchanged."""
     good = run(workspace, status=0)
     workspace.config.write_text(workspace.config.read_text().replace("payload.email", "payload.nothing"))
     bad = run(workspace, status=1)
-    explained = explain(workspace, bad["job_id"])
-    assert explained["compared_with"] == good["job_id"]
-    assert explained["first_change"] is None
-    assert {"what": "step send", "good": "as it was", "now": "changed: with"} in explained["differences"]
+    explanation = explain(workspace, bad["job_id"])
+    assert explanation["compared_with"] == good["job_id"]
+    assert explanation["first_change"] is None
+    assert {"what": "step send", "good": "as it was", "now": "changed: with"} in explanation["differences"]
     for part in PARTS:
-        assert part in " ".join(explained["compared"])
-    assert any("environment" in gap for gap in explained["not_compared"])
+        assert part in " ".join(explanation["compared"])
+    assert any("environment" in gap for gap in explanation["not_compared"])
     text = workspace.ductile("job", "explain", bad["job_id"]).out
     assert "What was not compared" in text
     assert "Nothing that is recorded" not in text
@@ -115,9 +120,9 @@ def test_compared_and_not_compared_parts_are_listed(workspace: Workspace) -> Non
 def test_a_first_run_that_fails_is_not_compared(workspace: Workspace) -> None:
     change_crm(workspace, found_user())
     bad = run(workspace, status=1)
-    explained = explain(workspace, bad["job_id"])
-    assert explained["compared_with"] is None
-    assert explained["not_compared"] == ["everything: no earlier run of pipeline welcome succeeded"]
+    explanation = explain(workspace, bad["job_id"])
+    assert explanation["compared_with"] is None
+    assert explanation["not_compared"] == ["everything: no earlier run of pipeline welcome succeeded"]
     send = steps(workspace, bad["job_id"])["send"]
     assert "no earlier run of pipeline welcome succeeded" in " ".join(
         explain(workspace, send)["not_compared"]
@@ -132,17 +137,21 @@ def test_a_new_version_of_a_plugin_is_a_difference(workspace: Workspace) -> None
     workspace.config.write_text(
         workspace.config.read_text().replace('"{payload.email}"', '"{payload.email.name}"')
     )
-    explained = explain(workspace, run(workspace, status=1)["job_id"])
-    assert {"what": "version of plugin crm", "good": "1.0.0", "now": "1.1.0"} in explained["differences"]
-    (change,) = explained["first_change"]["changes"]
+    explanation = explain(workspace, run(workspace, status=1)["job_id"])
+    assert {"what": "version of plugin crm", "good": "1.0.0", "now": "1.1.0"} in explanation["differences"]
+    (change,) = explanation["first_change"]["changes"]
     assert change == {"field": "payload.email", "change": "retyped", "good": "text", "now": "null"}
 
 
 def test_a_job_that_was_ended_by_hand_is_not_compared(workspace: Workspace) -> None:
-    """An operator cancelled it, so it is not compared."""
+    """An operator cancelled the job, so there is no fault to find."""
     run(workspace, status=0)
-    (begun,) = workspace.json("event", "send", "user.came")["started"]
-    assert workspace.ductile("job", "cancel", begun["job_id"]).status == 0
-    explained = explain(workspace, begun["job_id"])
-    assert (explained["status"], explained["reason"]) == ("dead", "cancelled")
-    assert (explained["compared_with"], explained["differences"], explained["not_compared"]) == (None, [], [])
+    (job,) = workspace.json("event", "send", "user.came")["started"]
+    assert workspace.ductile("job", "cancel", job["job_id"]).status == 0
+    explanation = explain(workspace, job["job_id"])
+    assert (explanation["status"], explanation["reason"]) == ("dead", "cancelled")
+    assert (explanation["compared_with"], explanation["differences"], explanation["not_compared"]) == (
+        None,
+        [],
+        [],
+    )

@@ -1,4 +1,4 @@
-"""`service.on_failure`: a plugin or pipeline is told of every bad end, and a crash loses none."""
+"""`service.on_failure`: a plugin or pipeline gets a notice of every failure, and a crash loses none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from builders.daemons import Daemon, Workspace, a_daemon, a_workspace, answering
 
-#: Appends the payload of every request to a file.
+#: A plugin that appends the payload of every request to a file.
 TELL = """\
 #!/usr/bin/env python3
 import json, os, sys
@@ -39,33 +39,36 @@ def workspace(tmp_path: Path) -> Workspace:
     return workspace
 
 
-def receive_by(workspace: Workspace, name: str) -> None:
+def set_receiver(workspace: Workspace, name: str) -> None:
     assert workspace.ductile("config", "set", "service.on_failure", name, "--lock").status == 0
 
 
 def notices(workspace: Workspace) -> list[dict[str, Any]]:
-    told = workspace.directory / "told"
-    return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+    """Return the payloads of all notices."""
+    file = workspace.directory / "told"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def fail(workspace: Workspace, *target: str) -> str:
+    """Run a job that fails, and return its id."""
     job_id: str = workspace.json("run", *target, status=1)["job_id"]
     return job_id
 
 
 def wait_for_notice(workspace: Workspace, daemon: Daemon, plugin: str = "tell") -> str:
-    ended = ("job.succeeded", "job.failed", "job.dead")
-    line = daemon.wait_for_any(ended, lambda line: line.get("plugin") == plugin)
+    """Wait for the end of a job of the receiver, and return its id."""
+    signals = ("job.succeeded", "job.failed", "job.dead")
+    line = daemon.wait_for_any(signals, lambda line: line.get("plugin") == plugin)
     return str(line["job_id"])
 
 
 def test_a_plugin_is_told_of_a_failed_job(workspace: Workspace) -> None:
-    receive_by(workspace, "tell")
+    set_receiver(workspace, "tell")
     with a_daemon(workspace) as daemon:
         job_id = fail(workspace, "broken", "handle")
         notice = wait_for_notice(workspace, daemon)
         (payload,) = notices(workspace)
-        explained = workspace.ductile("job", "explain", notice)
+        explanation = workspace.ductile("job", "explain", notice)
     assert (payload["count"], payload["type"]) == (1, "failure")
     assert payload["by_plugin"] == {"broken": {"count": 1, "reasons": {"plugin_error": 1}}}
     (failure,) = payload["failures"]
@@ -80,11 +83,11 @@ def test_a_plugin_is_told_of_a_failed_job(workspace: Workspace) -> None:
         "attempts": 1,
     }
     assert "broken handle failed: the disk is full" in payload["text"]
-    assert "service.on_failure" in explained.out
+    assert "service.on_failure" in explanation.out
 
 
 def test_a_run_is_told_once_and_a_pipeline_can_be_the_receiver(workspace: Workspace) -> None:
-    receive_by(workspace, "report")
+    set_receiver(workspace, "report")
     with a_daemon(workspace) as daemon:
         workspace.ductile("pipeline", "run", "nightly")
         wait_for_notice(workspace, daemon)
@@ -94,13 +97,13 @@ def test_a_run_is_told_once_and_a_pipeline_can_be_the_receiver(workspace: Worksp
 
 
 def test_a_receiver_that_fails_causes_no_notice_and_the_doctor_says_so(workspace: Workspace) -> None:
-    receive_by(workspace, "bad_tell")
+    set_receiver(workspace, "bad_tell")
     with a_daemon(workspace) as daemon:
         fail(workspace, "broken", "handle")
         notice = wait_for_notice(workspace, daemon, "bad_tell")
-        checks = json.loads(workspace.ductile("doctor", "--json").out)["findings"]
+        findings = json.loads(workspace.ductile("doctor", "--json").out)["findings"]
         jobs = workspace.json("job", "list", "--plugin", "bad_tell", "--by", "hook")["jobs"]
-    (finding,) = [each for each in checks if each["check"] == "notices"]
+    (finding,) = [row for row in findings if row["check"] == "notices"]
     assert finding["level"] == "warn"
     assert "no network" in finding["message"]
     assert notice in finding["fix"]
@@ -108,8 +111,10 @@ def test_a_receiver_that_fails_causes_no_notice_and_the_doctor_says_so(workspace
 
 
 def test_a_sigkill_between_the_failure_and_its_notice_loses_nothing(workspace: Workspace) -> None:
-    """The receiver is disabled, so that the failure waits; the daemon is killed, and the next one tells."""
-    receive_by(workspace, "tell")
+    """The receiver is disabled, so the failure waits. The daemon is killed, and the next one sends the
+    notice.
+    """
+    set_receiver(workspace, "tell")
     workspace.ductile("config", "set", "plugins.tell.enabled", "false", "--lock")
     with a_daemon(workspace) as daemon:
         job_id = fail(workspace, "broken", "handle")
@@ -123,12 +128,12 @@ def test_a_sigkill_between_the_failure_and_its_notice_loses_nothing(workspace: W
 
 
 def test_a_reload_changes_the_receiver(workspace: Workspace) -> None:
-    receive_by(workspace, "tell")
+    set_receiver(workspace, "tell")
     workspace.ductile("config", "set", "plugins.tell.enabled", "false", "--lock")
     with a_daemon(workspace) as daemon:
         job_id = fail(workspace, "broken", "handle")
         daemon.wait_for("job.failed", lambda line: line.get("job_id") == job_id)
-        receive_by(workspace, "bad_tell")
+        set_receiver(workspace, "bad_tell")
         assert workspace.ductile("reload").status == 0
         wait_for_notice(workspace, daemon, "bad_tell")
 
@@ -137,7 +142,7 @@ def test_a_reload_changes_the_receiver(workspace: Workspace) -> None:
 def test_an_unknown_receiver_is_a_config_error(workspace: Workspace, name: str, hint: str) -> None:
     text = workspace.config.read_text().replace("service:", f"service:\n  on_failure: {name}", 1)
     workspace.config.write_text(text if "on_failure" in text else f"service: {{on_failure: {name}}}\n{text}")
-    ran = workspace.ductile("config", "check")
-    assert ran.status == 78
-    assert "service.on_failure" in ran.err + ran.out
-    assert hint in ran.err + ran.out
+    result = workspace.ductile("config", "check")
+    assert result.status == 78
+    assert "service.on_failure" in result.err + result.out
+    assert hint in result.err + result.out

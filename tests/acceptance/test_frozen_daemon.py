@@ -30,25 +30,25 @@ def frozen(workspace: Workspace) -> Iterator[Daemon]:
     ["status", "job list", "queue", "webhook list", "system doctor", "plugin state echo", "system stop"],
 )
 def test_a_command_ends_and_says_why(workspace: Workspace, frozen: Daemon, words: str) -> None:
-    ran = workspace.ductile(*words.split())
-    assert ran.status == 75
-    assert f"the daemon (process {frozen.process.pid}) is suspended and does not answer" in ran.err
-    assert f"kill -CONT {frozen.process.pid}" in ran.err
+    result = workspace.ductile(*words.split())
+    assert result.status == 75
+    assert f"the daemon (process {frozen.process.pid}) is suspended and does not answer" in result.err
+    assert f"kill -CONT {frozen.process.pid}" in result.err
 
 
 def test_json_output_says_the_same(workspace: Workspace, frozen: Daemon) -> None:
-    ran = workspace.ductile("status", "--json")
-    error = json.loads(ran.out)["error"]
-    assert (ran.status, error["code"], error["details"]) == (75, "store_busy", {"pid": frozen.process.pid})
+    result = workspace.ductile("status", "--json")
+    error = json.loads(result.out)["error"]
+    assert (result.status, error["code"], error["details"]) == (75, "store_busy", {"pid": frozen.process.pid})
 
 
 @pytest.mark.usefixtures("frozen")
-def test_it_does_not_keep_anybody_from_a_backup(workspace: Workspace) -> None:
+def test_a_backup_works_beside_a_frozen_daemon(workspace: Workspace) -> None:
     assert workspace.ductile("system", "backup", "copy.tar.gz").status == 0
     assert (workspace.directory / "copy.tar.gz").exists()
 
 
-def test_it_answers_when_it_goes_on(workspace: Workspace) -> None:
+def test_the_daemon_answers_after_it_continues(workspace: Workspace) -> None:
     with a_daemon(workspace) as daemon:
         daemon.process.send_signal(signal.SIGSTOP)
         assert workspace.ductile("job", "list").status == 75

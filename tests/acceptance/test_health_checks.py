@@ -1,4 +1,4 @@
-"""Health checks of plugins: beside the queue, one at a time, never by those who may only read."""
+"""Health checks of plugins run beside the queue, one at a time, and never for a read-only token."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from builders.daemons import Workspace, a_daemon, a_workspace
 from builders.http import an_api, an_api_workspace, token_for
 from builders.plugins import a_manifest, a_plugin
 
-#: Healthy; whatever else it is asked for it does not end by itself.
+#: A healthy plugin whose other commands do not end by themselves.
 BUSY = (
     "#!/bin/sh\ncat >/dev/null\n"
     '[ "$DUCTILE_COMMAND" = health ] || exec sleep 300\n'
     'echo \'{"status": "ok", "result": "fine"}\'\n'
 )
-#: Runs well, and says that it is not.
+#: A plugin that runs well and reports that it is not healthy.
 SICK = (
     "#!/bin/sh\ncat >/dev/null\n"
     'if [ "$DUCTILE_COMMAND" = health ]; then\n'
@@ -26,11 +26,12 @@ SICK = (
 
 
 def health_findings(workspace: Workspace, *, status: int = 0) -> list[dict[str, Any]]:
-    said = workspace.json("system", "doctor", status=status)
-    return [row for row in said["findings"] if row["check"] == "health"]
+    report = workspace.json("system", "doctor", status=status)
+    return [row for row in report["findings"] if row["check"] == "health"]
 
 
-def private(workspace: Workspace) -> Workspace:
+def make_private(workspace: Workspace) -> Workspace:
+    """Give the configuration the modes of a private one, and return the workspace."""
     workspace.config.parent.chmod(0o700)
     workspace.config.chmod(0o600)
     return workspace
@@ -38,7 +39,7 @@ def private(workspace: Workspace) -> Workspace:
 
 def test_a_backlog_does_not_hold_up_health_checks(tmp_path: Path) -> None:
     """All workers are busy and jobs wait; health commands run at once."""
-    workspace = private(a_workspace(tmp_path, "  busy: {}\n"))
+    workspace = make_private(a_workspace(tmp_path, "  busy: {}\n"))
     workspace.plugin("busy", BUSY)
     workspace.config.write_text(workspace.config.read_text().replace("max_workers: 4", "max_workers: 1"))
     with a_daemon(workspace) as daemon:
@@ -46,33 +47,33 @@ def test_a_backlog_does_not_hold_up_health_checks(tmp_path: Path) -> None:
         daemon.wait_until_started(running)
         for plugin in ("busy", "echo", "echo"):
             workspace.json("plugin", "run", plugin, "--no-wait")
-        (found,) = health_findings(workspace)
-        assert (found["level"], found["message"]) == ("ok", "2 plugins report that they are healthy")
-        waiting = workspace.json("job", "list", "--status", "queued")["jobs"]
-        assert {job["command"] for job in waiting} == {"poll"}, "nothing overtook the queue but the checks"
-        assert len(waiting) == 3
+        (finding,) = health_findings(workspace)
+        assert (finding["level"], finding["message"]) == ("ok", "2 plugins report that they are healthy")
+        queued = workspace.json("job", "list", "--status", "queued")["jobs"]
+        assert {job["command"] for job in queued} == {"poll"}, "nothing overtook the queue but the checks"
+        assert len(queued) == 3
 
 
 def test_a_plugin_that_bears_one_process_is_not_asked_while_it_is_busy(tmp_path: Path) -> None:
-    workspace = private(a_workspace(tmp_path, "  lone: {}\n"))
+    workspace = make_private(a_workspace(tmp_path, "  lone: {}\n"))
     manifest = a_manifest("lone", extra="concurrency_safe: false\n")
     a_plugin(workspace.config.parent / "plugins", "lone", manifest=manifest, script=BUSY)
     with a_daemon(workspace) as daemon:
         daemon.wait_until_started(workspace.json("plugin", "run", "lone", "--no-wait")["job_id"])
-        noted, healthy = health_findings(workspace)
-        assert {noted["level"], healthy["level"]} == {"ok"}
-        assert any("lone was not asked" in row["message"] for row in (noted, healthy))
+        first, second = health_findings(workspace)
+        assert {first["level"], second["level"]} == {"ok"}
+        assert any("lone was not asked" in row["message"] for row in (first, second))
 
 
 def test_a_health_check_is_no_run_and_its_failure_is_shown(tmp_path: Path) -> None:
-    workspace = private(a_workspace(tmp_path, "  sick: {}\n"))
+    workspace = make_private(a_workspace(tmp_path, "  sick: {}\n"))
     workspace.plugin("sick", SICK)
     with a_daemon(workspace):
-        ran = workspace.json("plugin", "run", "sick")["job_id"]
+        job_id = workspace.json("plugin", "run", "sick")["job_id"]
         workspace.json("system", "status", "--health")
-        shown = {row["name"]: row for row in workspace.json("system", "status")["plugins"]}["sick"]
-        assert (shown["last_run"]["job_id"], shown["last_run"]["command"]) == (ran, "poll")
-        assert (shown["health"], shown["health_error"]) == ("failed", "no paper left")
+        plugin = {row["name"]: row for row in workspace.json("system", "status")["plugins"]}["sick"]
+        assert (plugin["last_run"]["job_id"], plugin["last_run"]["command"]) == (job_id, "poll")
+        assert (plugin["health"], plugin["health_error"]) == ("failed", "no paper left")
         assert "sick is not healthy: no paper left" in workspace.ductile("system", "status").out
 
 
@@ -83,8 +84,8 @@ def test_a_read_only_token_starts_no_health_check(tmp_path: Path) -> None:
     with an_api(workspace) as api:
 
         def health_findings() -> list[dict[str, Any]]:
-            found = api.get("/system/doctor", token=token_for("system:ro"))["findings"]
-            return [row for row in found if row["check"] == "health"]
+            findings = api.get("/system/doctor", token=token_for("system:ro"))["findings"]
+            return [row for row in findings if row["check"] == "health"]
 
         assert "no plugin was asked" in health_findings()[0]["message"]
         assert api.get("/jobs")["jobs"] == []
@@ -95,7 +96,7 @@ def test_a_read_only_token_starts_no_health_check(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        (ill,) = [row for row in health_findings() if row["level"] == "error"]
-        assert "sick was not healthy at " in ill["message"]
-        assert ill["message"].endswith("no paper left")
+        (finding,) = [row for row in health_findings() if row["level"] == "error"]
+        assert "sick was not healthy at " in finding["message"]
+        assert finding["message"].endswith("no paper left")
         assert {job["job_id"] for job in api.get("/jobs?command=health")["jobs"]} == checks

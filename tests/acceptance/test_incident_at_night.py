@@ -1,6 +1,6 @@
-"""A plugin that worked starts failing at night; in the morning an operator finds out, at a real terminal.
+"""A plugin starts to fail at night; in the morning an operator finds the cause at a real terminal.
 
-Nothing is looked up but what the commands themselves say.
+The operator knows only what the commands themselves print.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from builders.daemons import Workspace
 from builders.screens import TMUX, Pane, TmuxSession, a_tmux_session, plain
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="there is no tmux here")
-#: Reads a file that something else keeps up to date.
+#: A plugin that reads a file, which another program keeps up to date.
 METER = """#!/bin/sh
 cat >/dev/null
 cd "$(dirname "$0")/../.."
@@ -54,8 +54,10 @@ def session(tmp_path: Path) -> Iterator[TmuxSession]:
         yield session
 
 
-def night(daemon: Pane, workspace: Workspace) -> None:
-    """It runs well; then what it reads is gone. It is tried again, gives up twice, and the breaker opens."""
+def fail_at_night(daemon: Pane, workspace: Workspace) -> None:
+    """Start the daemon, remove the input of the plugin, and wait until two jobs failed and the breaker
+    opened.
+    """
     daemon.start("ductile system start --config demo")
     daemon.wait_for('"signal":"job.succeeded"')
     (workspace.directory / "demo" / "reading").unlink()
@@ -66,52 +68,52 @@ def night(daemon: Pane, workspace: Workspace) -> None:
 
 
 def test_an_incident_and_its_end(session: TmuxSession, workspace: Workspace) -> None:
-    """The doctor names the fault, its time, its cause and its fix; then it is fixed."""
-    with session.a_pane("daemon") as daemon, session.a_pane("you") as you:
-        night(daemon, workspace)
-        found = find_out(you)
-        mend(daemon, you, workspace, found)
+    """The doctor names the fault, its time, its cause and its fix; then the operator mends it."""
+    with session.a_pane("daemon") as daemon, session.a_pane("you") as user:
+        fail_at_night(daemon, workspace)
+        job_id = diagnose(user)
+        mend(daemon, user, workspace, job_id)
 
 
-def find_out(you: Pane) -> str:
-    """Each command names the next one; the id of the job that gave up last."""
-    assert re.search(r"^meter +active +failed .* poll open$", seen(you, "status"), re.MULTILINE)
-    doctor = you.type("ductile system doctor --config demo")
+def diagnose(user: Pane) -> str:
+    """Follow the commands that the outputs name, and return the id of the job that failed last."""
+    assert re.search(r"^meter +active +failed .* poll open$", output_of(user, "status"), re.MULTILINE)
+    doctor = user.type("ductile system doctor --config demo")
     assert "the breaker of meter poll is open after 2 failures" in plain(doctor)
     assert "\x1b[31merror" in doctor
-    # As it can be copied: with the configuration that was named.
-    then = r"\), then: ductile system reset meter --config demo"
+    # The printed command can be copied: it names the configuration.
+    next_step = r"\), then: ductile system reset meter --config demo"
     unwrapped = " ".join(plain(doctor).split())
-    (explain,) = re.findall(rf"\((ductile --config demo job explain \S+){then}", unwrapped)
-    why = seen(you, "schedule explain meter")
-    assert why.startswith("meter often: The circuit breaker is open")
-    assert f"ductile job explain {explain.split()[-1]} --config demo" in why
-    explained = plain(you.type(explain)).rstrip()
-    assert "no reading" in explained
-    assert "reading: No such file or directory" in explained
-    assert "What differs from the last good run" in explained
-    assert "the meter does not answer" in seen(you, f"job logs {explain.split()[-1]}")
-    # From the ledger: first it went well, then each attempt failed.
-    logs = [line for line in seen(you, "logs meter").splitlines() if "meter poll" in line]
+    (explain_command,) = re.findall(rf"\((ductile --config demo job explain \S+){next_step}", unwrapped)
+    explanation = output_of(user, "schedule explain meter")
+    assert explanation.startswith("meter often: The circuit breaker is open")
+    assert f"ductile job explain {explain_command.split()[-1]} --config demo" in explanation
+    explained_job = plain(user.type(explain_command)).rstrip()
+    assert "no reading" in explained_job
+    assert "reading: No such file or directory" in explained_job
+    assert "What differs from the last good run" in explained_job
+    assert "the meter does not answer" in output_of(user, f"job logs {explain_command.split()[-1]}")
+    # The first runs succeeded, then each attempt failed.
+    logs = [line for line in output_of(user, "logs meter").splitlines() if "meter poll" in line]
     assert ["succeeded" in line for line in logs] == [*[True] * (len(logs) - 4), *[False] * 4]
     assert logs[-1].endswith("plugin_error: no reading")
-    return str(explain).split()[-1]
+    return str(explain_command).split()[-1]
 
 
-def mend(daemon: Pane, you: Pane, workspace: Workspace, job: str) -> None:
-    """The cause, the breaker, the job; then everything is well."""
+def mend(daemon: Pane, user: Pane, workspace: Workspace, job_id: str) -> None:
+    """Restore the input, close the breaker and retry the job; afterwards everything is well."""
     (workspace.directory / "demo" / "reading").write_text("43")
-    assert seen(you, "system reset meter --dry-run") == "Would close poll."
-    mark = len(daemon.flow)
-    assert seen(you, "system reset meter") == "Closed 1 breaker."
-    assert seen(you, f"job retry {job}") == f"{job} is on the queue again."
-    assert f"{job} succeeded" in seen(you, f"job wait {job}")
-    # The scheduler goes on by itself.
-    daemon.wait_for('"signal":"schedule.fired"', after=mark)
-    assert re.search(r"^meter +active +succeeded .* closed$", seen(you, "status"), re.MULTILINE)
-    assert "43 kWh" in seen(you, f"job show {job}")
-    assert "breakers" not in seen(you, "system doctor")
+    assert output_of(user, "system reset meter --dry-run") == "Would close poll."
+    position = len(daemon.flow)
+    assert output_of(user, "system reset meter") == "Closed 1 breaker."
+    assert output_of(user, f"job retry {job_id}") == f"{job_id} is on the queue again."
+    assert f"{job_id} succeeded" in output_of(user, f"job wait {job_id}")
+    # The scheduler continues by itself.
+    daemon.wait_for('"signal":"schedule.fired"', after=position)
+    assert re.search(r"^meter +active +succeeded .* closed$", output_of(user, "status"), re.MULTILINE)
+    assert "43 kWh" in output_of(user, f"job show {job_id}")
+    assert "breakers" not in output_of(user, "system doctor")
 
 
-def seen(you: Pane, words: str) -> str:
-    return plain(you.type(f"ductile {words} --config demo")).rstrip()
+def output_of(user: Pane, words: str) -> str:
+    return plain(user.type(f"ductile {words} --config demo")).rstrip()

@@ -24,12 +24,12 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         workspace.plugin(name, answering({"status": "ok", "result": name}))
     workspace.plugin("slow", SLOW)
     workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def test_the_latest_jobs_are_named_by_words(api: Api) -> None:
-    """Over HTTP and on the command line; a step counts as its run unless its plugin is named."""
+    """The words work over HTTP and in commands. A step counts as its run unless its plugin is named."""
     assert api.ask("GET", "/job/last").status == 404
     alone = api.post("/plugin/fine/handle")["job_id"]
     api.ended(alone)
@@ -39,17 +39,17 @@ def test_the_latest_jobs_are_named_by_words(api: Api) -> None:
     assert api.get("/job/LAST:good")["job_id"] == run
     step = api.get("/job/last:fine")
     assert (step["plugin"], step["run_id"]) == ("fine", run)
-    bad = api.post("/pipeline/bad", status=200)
+    failed_run = api.post("/pipeline/bad", status=200)
     failed = api.get("/job/last:failed")
     assert (failed["command"], failed["plugin"]) == ("bad", "pipeline")
-    assert bad["job_id"] == failed["job_id"]
+    assert failed_run["job_id"] == failed["job_id"]
     workspace = api.workspace
     assert workspace.json("job", "show", "last")["job_id"] == failed["job_id"]
     assert workspace.json("job", "logs", "last:broken")["executions"][0]["status"] == "failed"
     assert "step_failed" in workspace.ductile("job", "show", "last:failed").out
     assert workspace.json("explain", "last:failed")["job_id"] == failed["job_id"]
     assert workspace.json("retry", "last:failed", "--dry-run")["job_id"] == failed["job_id"]
-    # Where a run is wanted, the name of the pipeline is enough.
+    # Where a command takes a run, the name of the pipeline is enough.
     assert workspace.json("pipeline", "explain", "good")["run"]["job_id"] == run
     assert [job["step"] for job in api.get("/jobs?run=good")["jobs"]] == ["only"]
     assert api.get("/job-logs?job_id=last:fine")["logs"][0]["job_id"] == step["job_id"]
@@ -66,11 +66,11 @@ def test_an_operator_s_end_is_no_failure(api: Api) -> None:
 
 
 def test_words_that_name_nothing(api: Api) -> None:
-    """The error says what was wrong, and what would be right."""
-    missing = api.ask("GET", "/job/last:failed")
-    assert (missing.status, missing.body["message"]) == (404, "no job has failed")
-    unused = api.ask("GET", "/job/last:idle")
-    assert (unused.status, unused.body["error"]["hint"]) == (404, "Run it with `ductile run idle`.")
+    """The error names the mistake and a remedy."""
+    failed = api.ask("GET", "/job/last:failed")
+    assert (failed.status, failed.body["message"]) == (404, "no job has failed")
+    idle = api.ask("GET", "/job/last:idle")
+    assert (idle.status, idle.body["error"]["hint"]) == (404, "Run it with `ductile run idle`.")
     typo = api.ask("GET", "/job/last:fnie")
     assert (typo.status, typo.body["error"]["hint"]) == (404, "did you mean fine?")
     name = api.ask("GET", "/job/good")
@@ -80,13 +80,13 @@ def test_words_that_name_nothing(api: Api) -> None:
 
 
 def test_an_ambiguous_part_lists_the_candidates(api: Api) -> None:
-    """With what they are, so that one can be chosen."""
+    """The hint describes each candidate, so that the caller can choose one."""
     jobs = [api.post("/plugin/fine/handle")["job_id"] for _ in range(3)]
     for job in jobs:
         api.ended(job)
-    shared = jobs[0][:6]
-    several = api.ask("GET", f"/job/{shared}")
-    assert several.status == 409
-    assert set(jobs) <= set(several.body["error"]["details"]["job_ids"])
-    assert f"{jobs[0]} (fine handle, succeeded)" in several.body["error"]["hint"]
+    part = jobs[0][:6]
+    response = api.ask("GET", f"/job/{part}")
+    assert response.status == 409
+    assert set(jobs) <= set(response.body["error"]["details"]["job_ids"])
+    assert f"{jobs[0]} (fine handle, succeeded)" in response.body["error"]["hint"]
     assert api.get(f"/job/{jobs[0][-8:]}")["job_id"] == jobs[0]

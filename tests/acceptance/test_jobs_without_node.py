@@ -1,4 +1,4 @@
-"""Jobs that no live node may run: they are shown, go on when such a node is there, and end if none comes."""
+"""Jobs that no live node may run are shown, run when such a node is there, and end if none comes."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ def _is_about(job_id: str, line: dict[str, Any]) -> bool:
 
 
 def test_jobs_wait_visibly_for_a_node_and_go_on_when_it_is_there(tmp_path: Path) -> None:
-    """Only `left` may run them. Every surface says so while it is away."""
-    found = two_nodes(tmp_path)
-    found.go.touch()
+    """Only the node `left` may run the jobs. Every surface says so while that node is away."""
+    nodes = two_nodes(tmp_path)
+    nodes.go.touch()
     with ExitStack() as stack:
-        right = stack.enter_context(a_daemon(found.right))
-        job_id = submit(found.right, "lefty")
+        right = stack.enter_context(a_daemon(nodes.right))
+        job_id = submit(nodes.right, "lefty")
         line = right.wait_for("jobs.without_node", lambda line: line["plugin"] == "lefty")
         assert (line["level"], line["jobs"]) == ("warn", 1)
-        shown = found.right.json("job", "show", job_id)
-        assert (shown["status"], shown["hold"]) == ("queued", "no_node")
-        assert shown["held_since"] is not None
-        assert "no_node" in found.right.ductile("job", "list").out
-        explained = found.right.ductile("job", "explain", job_id).out
-        assert "no live node runs lefty" in explained
-        assert "service.dedupe_ttl" in explained
-        status = found.right.json("status")
+        job = nodes.right.json("job", "show", job_id)
+        assert (job["status"], job["hold"]) == ("queued", "no_node")
+        assert job["held_since"] is not None
+        assert "no_node" in nodes.right.ductile("job", "list").out
+        explanation = nodes.right.ductile("job", "explain", job_id).out
+        assert "no live node runs lefty" in explanation
+        assert "service.dedupe_ttl" in explanation
+        status = nodes.right.json("status")
         (waiting,) = status["without_node"]
         assert (waiting["plugin"], waiting["node"], waiting["jobs"]) == ("lefty", None, 1)
-        assert "no live node runs lefty" in found.right.ductile("status").out
-        messages = [each["message"] for each in found.right.json("doctor")["findings"]]
+        assert "no live node runs lefty" in nodes.right.ductile("status").out
+        messages = [finding["message"] for finding in nodes.right.json("doctor")["findings"]]
         assert "1 job waits for a node that runs lefty; none is alive" in messages
 
-        left = stack.enter_context(a_daemon(found.left))
+        left = stack.enter_context(a_daemon(nodes.left))
         left.wait_until_started(job_id)
         left.wait_for("job.succeeded", lambda line: line["job_id"] == job_id)
-        assert found.right.json("status")["without_node"] == []
-        assert found.right.json("system", "selfcheck")["sound"] is True
+        assert nodes.right.json("status")["without_node"] == []
+        assert nodes.right.json("system", "selfcheck")["sound"] is True
 
 
 def test_jobs_end_with_an_error_if_no_node_comes(tmp_path: Path) -> None:
-    """After `service.dedupe_ttl`. A pipeline run ends as with any failed step."""
+    """The jobs end after `service.dedupe_ttl`. A pipeline run ends as with any failed step."""
     url = store_url(tmp_path)
     service = "  node: right\n  run_only: [echo, waiter]\n  dedupe_ttl: 1s\n"
     workspace = a_node(tmp_path / "right", tmp_path, url, service)
@@ -60,9 +60,9 @@ def test_jobs_end_with_an_error_if_no_node_comes(tmp_path: Path) -> None:
             submit(workspace, "lefty"),
             workspace.json("pipeline", "run", "flow", "--no-wait")["job_id"],
         )
-        ends = ("job.dead", "job.failed")
+        end_signals = ("job.dead", "job.failed")
         for job_id in (alone, run):
-            daemon.wait_for_any(ends, partial(_is_about, job_id))
+            daemon.wait_for_any(end_signals, partial(_is_about, job_id))
         ended = workspace.json("job", "show", alone)
         assert (ended["status"], ended["reason"]) == ("dead", "no_node")
         assert ended["last_error"] == "no live node may run lefty, and none has come within 1s"
@@ -76,27 +76,27 @@ def test_jobs_end_with_an_error_if_no_node_comes(tmp_path: Path) -> None:
 
 
 def test_a_command_runs_on_the_machine_of_its_caller(tmp_path: Path) -> None:
-    """`ductile exec` at one node. If that node is away, the command waits for it, and runs nowhere else."""
-    found = two_nodes(tmp_path)
+    """A command of `ductile exec` belongs to one node. While that node is away, the command waits."""
+    nodes = two_nodes(tmp_path)
     with ExitStack() as stack:
-        left = stack.enter_context(a_daemon(found.left))
-        with a_daemon(found.right) as right:
-            words = ("sh", "-c", f"while [ ! -e {found.go} ]; do sleep 0.05; done; pwd")
-            ran = found.right.terminal.ductile(
+        left = stack.enter_context(a_daemon(nodes.left))
+        with a_daemon(nodes.right) as right:
+            words = ("sh", "-c", f"while [ ! -e {nodes.go} ]; do sleep 0.05; done; pwd")
+            result = nodes.right.terminal.ductile(
                 "exec", "--no-wait", "--json", "--config", "demo", "--", *words
             )
-            job_id = json.loads(ran.out)["job_id"]
+            job_id = json.loads(result.out)["job_id"]
             right.wait_until_started(job_id)
-            assert found.right.json("job", "show", job_id)["node"] == "right"
-            assert "runs only on  right" in found.left.ductile("job", "show", job_id).out
+            assert nodes.right.json("job", "show", job_id)["node"] == "right"
+            assert "runs only on  right" in nodes.left.ductile("job", "show", job_id).out
             assert right.end() == 0
         left.wait_for("jobs.without_node", lambda line: line["node"] == "right")
-        explained = found.left.ductile("job", "explain", job_id).out
-        assert "it belongs to the node right, where it was submitted" in explained
-        assert "for the node right, which is not running" in found.left.ductile("status").out
-        found.go.touch()
-        right = stack.enter_context(a_daemon(found.right))
+        explanation = nodes.left.ductile("job", "explain", job_id).out
+        assert "it belongs to the node right, where it was submitted" in explanation
+        assert "for the node right, which is not running" in nodes.left.ductile("status").out
+        nodes.go.touch()
+        right = stack.enter_context(a_daemon(nodes.right))
         right.wait_for("job.succeeded", lambda line: line["job_id"] == job_id)
-        shown = found.left.json("job", "show", job_id)
-        assert shown["result"]["result"] == str(found.right.directory)
+        job = nodes.left.json("job", "show", job_id)
+        assert job["result"]["result"] == str(nodes.right.directory)
         assert not any(line["signal"] == "job.started" and line["job_id"] == job_id for line in left.lines)

@@ -1,8 +1,8 @@
 """Every command prints JSON in the shape that docs/reference/json.md shows.
 
-All commands are run in a place where a lot has happened, without a daemon and then with one, and what they
-answer is put together. With UPDATE_GOLDEN=1 in the environment the page is written anew, and the difference
-is then read by a person.
+All commands run in a workspace with many jobs, first without a daemon and then with one, and the shapes of
+their responses are merged. With UPDATE_GOLDEN=1 in the environment the page is written anew, for a person to
+review the difference.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ductile.cli.main import run
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- generated: shapes -->\n", "<!-- end of generated -->\n"
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
-#: The page describes them in words: a screen, one that needs the HTTP API, and one that speaks MCP.
-LINES = {"system watch", "ui open", "mcp serve"}
-#: What only looks; `plugin test` runs a plugin outside of any queue, and `pipeline graph` draws.
+#: Commands that the page describes in words: a screen, one that needs the HTTP API, and one that speaks MCP.
+WITHOUT_SHAPES = {"system watch", "ui open", "mcp serve"}
+#: Commands that change nothing. `plugin test` runs a plugin outside of any queue; `pipeline graph` draws.
 READING = {
     *("system status", "system breaker", "system logs", "system doctor", "system selfcheck", "system watch"),
     *("system unit", "system completion", "ui open", "mcp serve"),
@@ -45,7 +45,7 @@ READING = {
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
     *("event tail", "event explain", "webhook list", "webhook deliveries", "token list", "token show"),
 }
-#: Shapes with a name. The first command prints it, under the keys that follow.
+#: Named shapes: the command that prints each, and the keys that lead to it.
 NAMED = {
     "Job": ("job list", "jobs"),
     "WholeJob": ("job wait",),
@@ -62,10 +62,10 @@ NAMED = {
     "SealEntry": ("config lock", "sealed"),
     "Problem": ("config check", "problems"),
 }
-#: They answer with what the operator wrote, or with a JSON Schema.
-OPEN_ANSWERS = {"config show": "value", "config schema": "value"}
-#: Commands whose answer is also given over HTTP, and what it is called there.
-SAME = {
+#: Keys of responses whose value is text of the operator or a JSON Schema.
+OPEN_KEYS = {"config show": "value", "config schema": "value"}
+#: Commands whose response is also sent over HTTP, with the name of its schema there.
+API_SCHEMAS = {
     "job list": "JobPage",
     "job show": "FullJob",
     "job tree": "JobTree",
@@ -88,9 +88,9 @@ SAME = {
     "system reset": "BreakersReset",
     "system sweep": "StoreSwept",
 }
-#: Options that make another answer of it.
+#: Options that change the shape of a response.
 FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step", "--output", "--record")
-#: Null or empty in all that is done here, and what else it may be.
+#: Keys that are null or empty in all responses here, and the type that they have otherwise.
 KNOWN = {
     **dict.fromkeys(("event_context_id", "probe_job_id", "compared_with", "duplicate_of"), "id"),
     **dict.fromkeys(("cancel_requested_at", "held_since", "opened_at", "next_attempt_at"), "instant"),
@@ -138,7 +138,7 @@ KNOWN = {
     "waiting_since": "instant",
     "skipped_until": "instant",
 }
-#: Never null here, although they may be: of jobs that have not run, of schedules that have
+#: Keys that are never null here, although they may be: of jobs that have not run, of schedules that have
 #: not fired, of processes that were killed.
 NULLABLE = frozenset(
     {
@@ -197,44 +197,46 @@ HOOK = (
 
 
 @dataclass(slots=True)
-class Asker:
-    """Runs commands in this process, and keeps what they answered."""
+class CommandRecorder:
+    """Runs commands in this process, and keeps their responses and the shapes of these."""
 
     directory: Path
     shapes: dict[str, Shape] = field(default_factory=lambda: defaultdict(Shape))
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
-    def __call__(self, words: str, *more: str, status: int = 0, tried: bool = False) -> dict[str, Any]:
-        """The answer to `words`, a noun and an action. With `tried` it is run with --dry-run first."""
-        if tried:
+    def __call__(self, words: str, *more: str, status: int = 0, dry_run: bool = False) -> dict[str, Any]:
+        """Return the response of `words`, a noun and an action. With `dry_run` a run with --dry-run comes
+        first.
+        """
+        if dry_run:
             assert self(words, "--dry-run", *more)["dry_run"] is True
-        ended, answer = self.run(words, *more)
-        assert ended == status, (words, more, answer)
-        assert words.endswith("check") or "error" not in answer or "status" in answer, answer
+        exit_status, response = self.run(words, *more)
+        assert exit_status == status, (words, more, response)
+        assert words.endswith("check") or "error" not in response or "status" in response, response
         form = next((option for option in FORMS if option in more), None)
         title = f"{words} {form}" if form else words
-        self.shapes[title].add(_without_luck(words, answer), OPEN_ANSWERS.get(words, ""))
-        self.answers[title].append(answer)
-        return answer
+        self.shapes[title].add(_without_varying_lists(words, response), OPEN_KEYS.get(words, ""))
+        self.answers[title].append(response)
+        return response
 
     def run(self, words: str, *more: str) -> tuple[int, dict[str, Any]]:
         environ = {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "EDITOR": "true"}
         out, err = io.StringIO(), io.StringIO()
         line = [*words.split(), "--config", str(self.directory / "demo"), "--json", *more]
-        ended = run(line, environ, out, err)
+        exit_status = run(line, environ, out, err)
         assert err.getvalue() == "", line
-        answer = json.loads(out.getvalue())
-        assert isinstance(answer, dict), line
-        return ended, answer
+        response = json.loads(out.getvalue())
+        assert isinstance(response, dict), line
+        return exit_status, response
 
 
-def _without_luck(words: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Empty the lists that depend on how far the scheduler is: the page has them from `KNOWN`."""
+def _without_varying_lists(words: str, response: dict[str, Any]) -> dict[str, Any]:
+    """Empty the lists that depend on the progress of the scheduler: the page has them from `KNOWN`."""
     if words == "system reload":
-        return {**answer, "schedules": []}
+        return {**response, "schedules": []}
     if words == "config rollback":
-        return {**answer, "reload": {**answer["reload"], "ends": [], "schedules": []}}
-    return answer
+        return {**response, "reload": {**response["reload"], "ends": [], "schedules": []}}
+    return response
 
 
 def a_busy_workspace(directory: Path) -> Workspace:
@@ -254,285 +256,287 @@ def a_busy_workspace(directory: Path) -> Workspace:
     return workspace
 
 
-def ask_about_tokens(ask: Asker) -> None:
-    """A token that was rotated has an old secret for a time, or at once no more."""
-    ask("token show", "agent")
-    ask("token rotate", "agent", tried=True)
-    ask("token rotate", "agent", "--keep-old", "0s")
-    ask("token rotate", "agent")
-    ask("token rotate", "agent")
-    ask("token show", "agent")
-    ask("token list")
+def record_tokens(record: CommandRecorder) -> None:
+    """Record tokens: after a rotation the old secret is valid for a time, or not at all."""
+    record("token show", "agent")
+    record("token rotate", "agent", dry_run=True)
+    record("token rotate", "agent", "--keep-old", "0s")
+    record("token rotate", "agent")
+    record("token rotate", "agent")
+    record("token show", "agent")
+    record("token list")
 
 
-def ask_about_an_added_plugin(ask: Asker, source: Path) -> None:
-    ask("plugin test", str(source))
-    ask("plugin add", str(source), tried=True)
-    ask("plugin show", source.name)
-    ask("plugin update", source.name, tried=True)
-    ask("plugin remove", source.name, tried=True)
+def record_an_added_plugin(record: CommandRecorder, source: Path) -> None:
+    record("plugin test", str(source))
+    record("plugin add", str(source), dry_run=True)
+    record("plugin show", source.name)
+    record("plugin update", source.name, dry_run=True)
+    record("plugin remove", source.name, dry_run=True)
 
 
-def ask_about_cases(ask: Asker, file: Path) -> None:
-    """Of past runs, of a payload, and of a case that is not as it says."""
-    ask("pipeline test", "order", "--payload", '{"total": 5}')
-    ask("pipeline test", "order", "--record", "last")
-    ask("pipeline test", "order", "--last", "200")
+def record_test_cases(record: CommandRecorder, file: Path) -> None:
+    """Record test cases of past runs, of a payload, and one whose expectations are not met."""
+    record("pipeline test", "order", "--payload", '{"total": 5}')
+    record("pipeline test", "order", "--record", "last")
+    record("pipeline test", "order", "--last", "200")
     expected = {"status": "failed", "error": "paper", "steps": {"mak": {}, "big": {"outcome": "succeeded"}}}
     case = {"name": "one", "steps": {"make": {"result": 1}}, "expect": expected}
     file.write_text(json.dumps({"pipeline": "order", "cases": [case]}))
-    ask("pipeline test", "order", "--case", str(file), status=1)
+    record("pipeline test", "order", "--case", str(file), status=1)
 
 
-def ask_to_connect_an_account(ask: Asker) -> None:
-    assert ask("plugin authorize", "account", "--dry-run")["dry_run"] is True
-    ask("plugin authorize", "account", "--code", "http://127.0.0.1/?code=1&state=2")
+def record_an_authorisation(record: CommandRecorder) -> None:
+    assert record("plugin authorize", "account", "--dry-run")["dry_run"] is True
+    record("plugin authorize", "account", "--code", "http://127.0.0.1/?code=1&state=2")
 
 
-def ask_without_a_daemon(ask: Asker, workspace: Workspace) -> None:
-    """Commands on files, and commands on the store alone."""
+def record_without_a_daemon(record: CommandRecorder, workspace: Workspace) -> None:
+    """Record commands on files, and commands on the store alone."""
     directory = workspace.directory
-    ask("config init", str(directory / "new"), tried=True)
-    ask("config schema")
-    ask("config check", status=78)
-    good = workspace.config.read_text()
+    record("config init", str(directory / "new"), dry_run=True)
+    record("config schema")
+    record("config check", status=78)
+    valid_text = workspace.config.read_text()
     workspace.append("servise: {}\n")
-    ask("config check", status=78)
-    workspace.config.write_text(good)
-    ask("config lock", tried=True)
-    ask("token create", "hook", tried=True)
+    record("config check", status=78)
+    workspace.config.write_text(valid_text)
+    record("config lock", dry_run=True)
+    record("token create", "hook", dry_run=True)
     workspace.append(HOOK)
-    ask("config lock")
-    ask("token create", "agent", "--scopes", "jobs:ro,nobody:ro", tried=True)
-    ask_about_tokens(ask)
-    ask("token revoke", "agent", tried=True)
-    ask("config check", status=78)
-    ask("config show", "service")
+    record("config lock")
+    record("token create", "agent", "--scopes", "jobs:ro,nobody:ro", dry_run=True)
+    record_tokens(record)
+    record("token revoke", "agent", dry_run=True)
+    record("config check", status=78)
+    record("config show", "service")
     for key in ("service.log_level", "service.tick_interval"):
-        ask("config get", key)
-    ask("config set", "service.max_hops", "10", "--lock", tried=True)
-    ask("config unset", "service.max_hops", "--lock", tried=True)
-    ask("config edit", tried=True)
-    ask("plugin list")
-    ask("plugin show", "maker")
-    ask("plugin show", "broken")
-    ask("plugin show", "gone")
-    ask("plugin check", status=78)
-    ask("plugin check", "echo")
-    ask("plugin new", "fresh", "--lang", "sh", "--dir", str(directory), tried=True)
-    ask("plugin lock", "echo", tried=True)
-    ask("plugin disable", "echo", tried=True)
-    ask("plugin enable", "echo", tried=True)
-    ask_about_an_added_plugin(ask, directory / "fresh")
-    ask("pipeline show", "order")
-    ask("pipeline check")
-    ask("pipeline check", "order", "--payload", '{"total": 5}')
-    ask("pipeline graph", "order")
-    ask("pipeline graph", "order", "--output", str(directory / "order.mmd"))
-    ask("system completion", "bash")
-    ask("system unit")
-    ask("system start", "--dry-run")
-    ask("system doctor", status=1)
-    ask("system selfcheck")
-    ask("system status")
-    ask("plugin run", "maker", "handle", tried=True)
-    ask_about_copies(ask, directory)
-    ask("skill export", str(directory / "skill"), tried=True)
-    ask("event send", "order.nobody", tried=True)
+        record("config get", key)
+    record("config set", "service.max_hops", "10", "--lock", dry_run=True)
+    record("config unset", "service.max_hops", "--lock", dry_run=True)
+    record("config edit", dry_run=True)
+    record("plugin list")
+    record("plugin show", "maker")
+    record("plugin show", "broken")
+    record("plugin show", "gone")
+    record("plugin check", status=78)
+    record("plugin check", "echo")
+    record("plugin new", "fresh", "--lang", "sh", "--dir", str(directory), dry_run=True)
+    record("plugin lock", "echo", dry_run=True)
+    record("plugin disable", "echo", dry_run=True)
+    record("plugin enable", "echo", dry_run=True)
+    record_an_added_plugin(record, directory / "fresh")
+    record("pipeline show", "order")
+    record("pipeline check")
+    record("pipeline check", "order", "--payload", '{"total": 5}')
+    record("pipeline graph", "order")
+    record("pipeline graph", "order", "--output", str(directory / "order.mmd"))
+    record("system completion", "bash")
+    record("system unit")
+    record("system start", "--dry-run")
+    record("system doctor", status=1)
+    record("system selfcheck")
+    record("system status")
+    record("plugin run", "maker", "handle", dry_run=True)
+    record_copies(record, directory)
+    record("skill export", str(directory / "skill"), dry_run=True)
+    record("event send", "order.nobody", dry_run=True)
 
 
-def ask_about_copies(ask: Asker, directory: Path) -> None:
+def record_copies(record: CommandRecorder, directory: Path) -> None:
     saved = str(directory / "saved.tar.gz")
-    ask("system backup", saved, tried=True)
-    ask("system backup", saved, "--verify")
-    ask("system restore", saved, "--to", str(directory / "back"), tried=True)
-    ask("system move-store", "--to", str(directory / "moved.db"), tried=True)
+    record("system backup", saved, dry_run=True)
+    record("system backup", saved, "--verify")
+    record("system restore", saved, "--to", str(directory / "back"), dry_run=True)
+    record("system move-store", "--to", str(directory / "moved.db"), dry_run=True)
 
 
-def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
-    """Commands on jobs: succeeded, failed, waiting and running ones."""
-    good = ask("plugin run", "maker", "handle", "--payload", '{"a": 1}', "--dedupe-key", "once", tried=True)
-    again = ask("plugin run", "maker", "handle", "--dedupe-key", "once")
-    assert again["job_id"] == good["job_id"]
-    bad = ask("plugin run", "broken", status=1)
-    ask("plugin exec", "--", "echo", "hello", tried=True)
-    ask("plugin exec", "--no-wait", "--", "true")
-    told_of = ask("plugin run", "maker", "handle", "--state-webhook-url", url)
-    waiting = ask("plugin run", "patient", "--retry", "--no-wait")
-    running = ask("plugin run", "slow", "--no-wait")
+def record_jobs(record: CommandRecorder, daemon: Daemon, url: str) -> None:
+    """Record commands on succeeded, failed, waiting and running jobs."""
+    succeeded = record(
+        "plugin run", "maker", "handle", "--payload", '{"a": 1}', "--dedupe-key", "once", dry_run=True
+    )
+    deduplicated = record("plugin run", "maker", "handle", "--dedupe-key", "once")
+    assert deduplicated["job_id"] == succeeded["job_id"]
+    failed = record("plugin run", "broken", status=1)
+    record("plugin exec", "--", "echo", "hello", dry_run=True)
+    record("plugin exec", "--no-wait", "--", "true")
+    reported = record("plugin run", "maker", "handle", "--state-webhook-url", url)
+    waiting = record("plugin run", "patient", "--retry", "--no-wait")
+    running = record("plugin run", "slow", "--no-wait")
     daemon.wait_for("breaker.changed")
     daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting["job_id"])
     daemon.wait_until_started(running["job_id"])
-    daemon.wait_for("delivery.delivered", lambda line: line["job_id"] == told_of["job_id"])
-    ran = ask("pipeline run", "order", "--payload", '{"total": 1}', tried=True, status=1)
-    ask("pipeline list")
-    ask("pipeline explain", ran["job_id"])
-    ask("job wait", good["job_id"])
-    ask("job wait", waiting["job_id"], "--timeout", "10ms", status=75)
-    for job in (good, bad, running, ran, waiting):
-        ask("job show", job["job_id"])
-        ask("job explain", job["job_id"])
-        ask("job tree", job["job_id"])
-        ask("job logs", job["job_id"])
+    daemon.wait_for("delivery.delivered", lambda line: line["job_id"] == reported["job_id"])
+    pipeline_run = record("pipeline run", "order", "--payload", '{"total": 1}', dry_run=True, status=1)
+    record("pipeline list")
+    record("pipeline explain", pipeline_run["job_id"])
+    record("job wait", succeeded["job_id"])
+    record("job wait", waiting["job_id"], "--timeout", "10ms", status=75)
+    for job in (succeeded, failed, running, pipeline_run, waiting):
+        record("job show", job["job_id"])
+        record("job explain", job["job_id"])
+        record("job tree", job["job_id"])
+        record("job logs", job["job_id"])
     for words in ("queue list", "queue status", "job list", "system logs", "plugin list", "webhook list"):
-        ask(words)
-    ask("job list", "--limit", "1")
-    ask("system status")
-    ask("system status", "--health")
-    ask("job cancel", running["job_id"], tried=True)
-    ask("job wait", running["job_id"], status=1)
-    ask("job logs", running["job_id"])
-    ask("job cancel", ask("plugin run", "slow", "--no-wait")["job_id"])
-    ask("job rerun", told_of["job_id"], tried=True)
-    ask("job rerun", told_of["job_id"])
-    ask("job export", told_of["job_id"])
-    ask("job export", ran["job_id"], "--output", str(ask.directory / "chain.json"))
-    ask("job retry", bad["job_id"], tried=True)
-    # Not left under way: as long as a poll is, its schedule may not be run.
-    ask("job wait", bad["job_id"], status=1)
-    ask("job retry", ran["job_id"], "--from-step", "make", tried=True)
-    ask("queue purge", "--all", tried=True)
-    ask("queue purge", "patient")
-    ask("job retry", "--plugin", "patient", tried=True)
-    daemon.wait_until_started(ask("plugin run", "slow", "--no-wait")["job_id"])
-    ask("job cancel", "--plugin", "slow", tried=True)
-    deliveries = ask("webhook deliveries", "--job", told_of["job_id"], "--status", "delivered")
-    ask("webhook resend", deliveries["deliveries"][0]["id"], tried=True)
-    for more in (("--dry-run",), ()):
-        ask("webhook resend", "--plugin", "maker", "--status", "delivered", *more)
-    ask("webhook send", "gh", "--dry-run")
+        record(words)
+    record("job list", "--limit", "1")
+    record("system status")
+    record("system status", "--health")
+    record("job cancel", running["job_id"], dry_run=True)
+    record("job wait", running["job_id"], status=1)
+    record("job logs", running["job_id"])
+    record("job cancel", record("plugin run", "slow", "--no-wait")["job_id"])
+    record("job rerun", reported["job_id"], dry_run=True)
+    record("job rerun", reported["job_id"])
+    record("job export", reported["job_id"])
+    record("job export", pipeline_run["job_id"], "--output", str(record.directory / "chain.json"))
+    record("job retry", failed["job_id"], dry_run=True)
+    # The schedule of a poll may not be run while a poll is unfinished.
+    record("job wait", failed["job_id"], status=1)
+    record("job retry", pipeline_run["job_id"], "--from-step", "make", dry_run=True)
+    record("queue purge", "--all", dry_run=True)
+    record("queue purge", "patient")
+    record("job retry", "--plugin", "patient", dry_run=True)
+    daemon.wait_until_started(record("plugin run", "slow", "--no-wait")["job_id"])
+    record("job cancel", "--plugin", "slow", dry_run=True)
+    deliveries = record("webhook deliveries", "--job", reported["job_id"], "--status", "delivered")
+    record("webhook resend", deliveries["deliveries"][0]["id"], dry_run=True)
+    for options in (("--dry-run",), ()):
+        record("webhook resend", "--plugin", "maker", "--status", "delivered", *options)
+    record("webhook send", "gh", "--dry-run")
 
 
-def ask_about_the_rest(ask: Asker, workspace: Workspace) -> None:
-    """Schedules, events, what plugins keep, and the daemon itself, to its end."""
-    ask("schedule list")
-    ask("schedule next", "-n", "2")
-    ask("schedule run", "broken", "--dry-run")
-    ask("job wait", ask("schedule run", "broken")["job_id"], status=1)
-    ask("schedule history", "broken")
-    ask("schedule explain", "broken")
-    ask("schedule pause", "broken", tried=True)
-    ask("schedule explain", "broken")
-    ask("schedule list")
-    ask("schedule resume", "broken", tried=True)
-    ask("event send", "order.placed", "--payload", "{}", tried=True)
-    ask("event explain", "order.placed", "--payload", "{}")
-    ask("event tail")
-    ask("plugin show", "maker")
-    ask("plugin stats")
-    ask("system digest")
-    ask("plugin state", "maker")
-    ask("plugin facts", "maker")
-    ask("system breaker", "broken")
-    ask("system reset", "broken", tried=True)
+def record_the_rest(record: CommandRecorder, workspace: Workspace) -> None:
+    """Record commands on schedules, events, plugin state and the daemon, and stop the daemon."""
+    record("schedule list")
+    record("schedule next", "-n", "2")
+    record("schedule run", "broken", "--dry-run")
+    record("job wait", record("schedule run", "broken")["job_id"], status=1)
+    record("schedule history", "broken")
+    record("schedule explain", "broken")
+    record("schedule pause", "broken", dry_run=True)
+    record("schedule explain", "broken")
+    record("schedule list")
+    record("schedule resume", "broken", dry_run=True)
+    record("event send", "order.placed", "--payload", "{}", dry_run=True)
+    record("event explain", "order.placed", "--payload", "{}")
+    record("event tail")
+    record("plugin show", "maker")
+    record("plugin stats")
+    record("system digest")
+    record("plugin state", "maker")
+    record("plugin facts", "maker")
+    record("system breaker", "broken")
+    record("system reset", "broken", dry_run=True)
     workspace.plugin("added", BROKEN)
     workspace.config.write_text(
         workspace.config.read_text().replace("  slow: {}", "  slow: {}\n  added: {schedule: {every: 1h}}")
     )
-    ask("config diff")
-    ask("config apply", tried=True)
-    ask("config history")
-    ask("config rollback", "--keep-env", tried=True)
-    ask("config rollback", "--keep-env")  # back again
-    ask("system reload", tried=True)
-    ask("plugin disable", "added", tried=True)
-    ask("plugin enable", "added", tried=True)
-    ask("system doctor", status=1)
-    ask("system selfcheck")
+    record("config diff")
+    record("config apply", dry_run=True)
+    record("config history")
+    record("config rollback", "--keep-env", dry_run=True)
+    record("config rollback", "--keep-env")  # back again
+    record("system reload", dry_run=True)
+    record("plugin disable", "added", dry_run=True)
+    record("plugin enable", "added", dry_run=True)
+    record("system doctor", status=1)
+    record("system selfcheck")
     other = a_plugin(workspace.directory, "other", script=answering({"status": "ok", "result": "other"}))
-    ask("plugin replay", "echo", "--include-writes", "--candidate", str(other), status=1)
-    ask_about_cases(ask, workspace.directory / "cases.yaml")
-    ask("system sweep", tried=True)
-    ask("system stop", tried=True)
+    record("plugin replay", "echo", "--include-writes", "--candidate", str(other), status=1)
+    record_test_cases(record, workspace.directory / "cases.yaml")
+    record("system sweep", dry_run=True)
+    record("system stop", dry_run=True)
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> CommandRecorder:
     directory = tmp_path_factory.mktemp("busy")
     workspace = a_busy_workspace(directory)
-    ask = Asker(directory)
-    ask_without_a_daemon(ask, workspace)
-    ask_to_connect_an_account(ask)
+    recorder = CommandRecorder(directory)
+    record_without_a_daemon(recorder, workspace)
+    record_an_authorisation(recorder)
     with a_receiver() as receiver, a_daemon(workspace) as daemon:
-        ask_about_jobs(ask, daemon, receiver.url())
-        ask_about_the_rest(ask, workspace)
+        record_jobs(recorder, daemon, receiver.url())
+        record_the_rest(recorder, workspace)
         daemon.process.wait(PATIENCE)
-    # A schedule that the store still knows of, and the configuration no longer.
+    # The store still has a schedule that the configuration no longer has.
     workspace.config.write_text(workspace.config.read_text().replace("{id: hourly,", "{id: at_noon,"))
-    ask("config lock")
-    ask("schedule list")
-    return ask
+    recorder("config lock")
+    recorder("schedule list")
+    return recorder
 
 
-def named_shapes(asked: Asker) -> dict[str, Shape]:
-    """The shapes with a name: all objects with the same keys, of all answers together."""
-    found = {}
-    for name, (words, *way) in NAMED.items():
-        shape = asked.shapes[words]
-        for key in way:
+def named_shapes(recorder: CommandRecorder) -> dict[str, Shape]:
+    """Return the named shapes: each merges all objects of all responses that have the same keys."""
+    named = {}
+    for name, (words, *path) in NAMED.items():
+        shape = recorder.shapes[words]
+        for key in path:
             shape = shape.keys[key]
         keys = set((shape.items or shape).keys)
-        found[name] = Shape()
-        for each in [part for whole in asked.shapes.values() for part in whole.inside()]:
-            if set(each.keys) == keys:
-                found[name].merge(each)
-    return found
+        named[name] = Shape()
+        for nested in [part for whole in recorder.shapes.values() for part in whole.inside()]:
+            if set(nested.keys) == keys:
+                named[name].merge(nested)
+    return named
 
 
-def page_part(asked: Asker) -> str:
-    named = named_shapes(asked)
-    known = types_by_key([*asked.shapes.values()]) | KNOWN
+def generated_part(recorder: CommandRecorder) -> str:
+    named = named_shapes(recorder)
+    known = types_by_key([*recorder.shapes.values()]) | KNOWN
     names = {frozenset(shape.keys): name for name, shape in named.items()}
-    teller = ShapeWriter(names=names, known=known, nullable=NULLABLE)
+    formatter = ShapeWriter(names=names, known=known, nullable=NULLABLE)
     lines = ["## Shapes with a name", ""]
     for name, shape in named.items():
-        lines += [f"### {name}", "", "```text", teller.text_of(shape, in_full=True), "```", ""]
+        lines += [f"### {name}", "", "```text", formatter.text_of(shape, in_full=True), "```", ""]
     for noun in NOUNS:
         lines += [f"## {noun.name}", ""]
         for action in noun.actions:
             words = f"{noun.name} {action.name}"
             forms = {
-                form: shape for form, shape in asked.shapes.items() if f"{form} ".startswith(f"{words} ")
+                form: shape for form, shape in recorder.shapes.items() if f"{form} ".startswith(f"{words} ")
             }
             lines += [f"### ductile {words}", ""] if forms else []
             for form, shape in sorted(forms.items()):
                 lines += [] if form == words else [f"With `{form.removeprefix(words).strip()}`:", ""]
-                lines += ["```text", teller.text_of(shape), "```", ""]
+                lines += ["```text", formatter.text_of(shape), "```", ""]
     return "\n".join(lines)
 
 
-def test_the_page_tells_the_shapes_as_they_are(asked: Asker) -> None:
-    """A stable shape. A key that goes, or changes its type, changes this page."""
+def test_the_page_tells_the_shapes_as_they_are(recorder: CommandRecorder) -> None:
+    """Shapes are stable. A key that goes, or changes its type, changes this page."""
     page = PAGE.read_text()
     head, _, rest = page.partition(BEGIN)
-    written = f"{head}{BEGIN}\n{page_part(asked)}\n{END}{rest.partition(END)[2]}"
+    written = f"{head}{BEGIN}\n{generated_part(recorder)}\n{END}{rest.partition(END)[2]}"
     if os.environ.get("UPDATE_GOLDEN"):
         PAGE.write_text(written)
     assert written == PAGE.read_text(), "if it is meant so, write the page anew with UPDATE_GOLDEN=1"
 
 
-@pytest.mark.parametrize(("words", "shape"), SAME.items())
-def test_commands_answer_as_the_api_does(asked: Asker, words: str, shape: str) -> None:
-    """One operation behind both, and one description of what it answers."""
-    assert asked.answers[words]
-    for answer in asked.answers[words]:
-        assert_matches({"schemas": dict(schemas())}, schema_ref(shape), {**answer, "message": "for people"})
+@pytest.mark.parametrize(("words", "shape"), API_SCHEMAS.items())
+def test_commands_answer_as_the_api_does(recorder: CommandRecorder, words: str, shape: str) -> None:
+    """Command and endpoint share one operation, and one description of its response."""
+    assert recorder.answers[words]
+    for response in recorder.answers[words]:
+        assert_matches({"schemas": dict(schemas())}, schema_ref(shape), {**response, "message": "for people"})
 
 
-def test_every_command_was_asked(asked: Asker) -> None:
-    """Every command has JSON, and none is forgotten here."""
-    assert {" ".join(words.split()[:2]) for words in asked.shapes} | LINES == set(ACTIONS)
+def test_every_command_is_recorded(recorder: CommandRecorder) -> None:
+    """Every command prints JSON, and none is missing here."""
+    assert {" ".join(words.split()[:2]) for words in recorder.shapes} | WITHOUT_SHAPES == set(ACTIONS)
 
 
-def test_every_mutation_was_tried(asked: Asker) -> None:
-    """Every mutation has --dry-run, and its answer says that nothing was done."""
-    tried = {words.removesuffix(" --dry-run") for words in asked.shapes if words.endswith(" --dry-run")}
-    assert tried == {
+def test_every_mutation_has_a_dry_run(recorder: CommandRecorder) -> None:
+    """Every mutation has --dry-run, and its response says that nothing was done."""
+    dry_runs = {words.removesuffix(" --dry-run") for words in recorder.shapes if words.endswith(" --dry-run")}
+    assert dry_runs == {
         words for words, action in ACTIONS.items() if any("--dry-run" in o.flags for o in action.options)
     }
-    assert tried == set(ACTIONS) - READING
+    assert dry_runs == set(ACTIONS) - READING
 
 
-def test_nothing_on_the_page_is_left_open(asked: Asker) -> None:
+def test_nothing_on_the_page_is_left_open(recorder: CommandRecorder) -> None:
     """`KNOWN` has the type of every key that was null or empty every time."""
-    assert [line for line in page_part(asked).splitlines() if "?" in line.partition(": ")[2]] == []
+    assert [line for line in generated_part(recorder).splitlines() if "?" in line.partition(": ")[2]] == []

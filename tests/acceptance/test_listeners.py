@@ -1,4 +1,4 @@
-"""Which listeners there are follows from the configuration, and a reload opens and closes them."""
+"""The configuration decides which listeners are open, and a reload opens and closes them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ ENDPOINTS = (
 
 
 def configure(workspace: Workspace, *sections: str) -> None:
-    """These sections, before the `service` and the plugins that every place has."""
-    plain = workspace.config.read_text()
-    workspace.config.write_text("".join(sections) + plain[plain.index("service:") :])
+    """Write these sections before the `service` and the plugins that every workspace has."""
+    text = workspace.config.read_text()
+    workspace.config.write_text("".join(sections) + text[text.index("service:") :])
     assert workspace.ductile("config", "lock").status == 0
 
 
 def port_of(daemon: Daemon, signal_name: str, number: int = 1) -> int:
-    """Of the first listener of this kind that was opened, or of a later one."""
+    """Return the port of the first listener of this kind that was opened, or of a later one."""
 
-    def is_meant(line: dict[str, Any]) -> bool:
-        opened = [each for each in daemon.lines if each["signal"] == signal_name]
+    def is_wanted(line: dict[str, Any]) -> bool:
+        opened = [entry for entry in daemon.lines if entry["signal"] == signal_name]
         return len(opened) >= number and line is opened[number - 1]
 
-    return int(daemon.wait_for(signal_name, is_meant)["address"].rpartition(":")[2])
+    return int(daemon.wait_for(signal_name, is_wanted)["address"].rpartition(":")[2])
 
 
-def ask(
+def send_request(
     port: int, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> tuple[int, dict[str, Any]]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
@@ -54,8 +54,8 @@ def ask(
 
 
 def signed_call(port: int) -> int:
-    """The status of a signed call."""
-    return ask(port, "POST", "/hook", b"{}", {"X-Hub-Signature-256": sign_body(SECRET, b"{}")})[0]
+    """Return the status of a signed call."""
+    return send_request(port, "POST", "/hook", b"{}", {"X-Hub-Signature-256": sign_body(SECRET, b"{}")})[0]
 
 
 def is_closed(port: int) -> bool:
@@ -63,7 +63,7 @@ def is_closed(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def authorized() -> dict[str, str]:
+def authorization() -> dict[str, str]:
     return {"Authorization": f"Bearer {token_for('*')}"}
 
 
@@ -73,11 +73,11 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def test_the_first_endpoint_comes_by_a_reload(workspace: Workspace) -> None:
-    """With a `webhooks` section there is a listener with /healthz, endpoints or not."""
+    """A `webhooks` section opens a listener with /healthz, even without endpoints."""
     configure(workspace, EMPTY)
     with a_daemon(workspace) as daemon:
         port = port_of(daemon, "webhook.listening")
-        assert ask(port, "GET", "/healthz")[0] == 200
+        assert send_request(port, "GET", "/healthz")[0] == 200
         assert signed_call(port) == 404
         configure(workspace, ENDPOINTS)
         assert workspace.json("system", "reload")["settings"] == ["webhooks"]
@@ -105,39 +105,39 @@ def test_a_reload_opens_and_closes_the_api(workspace: Workspace) -> None:
     """A reload over the API is answered by the listener that it closes."""
     configure(workspace, ENDPOINTS)
     with a_daemon(workspace) as daemon:
-        hooks = port_of(daemon, "webhook.listening")
-        with socket.create_connection(("127.0.0.1", hooks), timeout=PATIENCE) as other:
-            # It is connected before both reloads and asks after them.
+        webhook_port = port_of(daemon, "webhook.listening")
+        with socket.create_connection(("127.0.0.1", webhook_port), timeout=PATIENCE) as client:
+            # The client connects before both reloads and sends its request after them.
             configure(workspace, api_section(), ENDPOINTS)
             workspace.json("system", "reload")
-            api = port_of(daemon, "api.listening")
-            status, job = ask(api, "POST", "/plugin/echo/poll", headers=authorized())
+            api_port = port_of(daemon, "api.listening")
+            status, job = send_request(api_port, "POST", "/plugin/echo/poll", headers=authorization())
             assert status == 202
             configure(workspace, ENDPOINTS)
-            assert ask(api, "POST", "/system/reload", headers=authorized())[0] == 200
+            assert send_request(api_port, "POST", "/system/reload", headers=authorization())[0] == 200
             assert daemon.wait_for("listener.closed")["listener"] == "api"
-            assert is_closed(api)
-            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            assert other.recv(100).startswith(b"HTTP/1.1 200 ")
+            assert is_closed(api_port)
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
         assert workspace.json("job", "wait", job["job_id"])["status"] == "succeeded"
         configure(workspace, api_section(), ENDPOINTS)
         workspace.json("system", "reload")
-        again = port_of(daemon, "api.listening", 2)
-        figures = http.client.HTTPConnection("127.0.0.1", again, timeout=PATIENCE)
-        figures.request("GET", "/metrics", headers=authorized())
-        content = figures.getresponse().read().decode()
-        figures.close()
-    found = re.search(r'^ductile_http_requests_total{endpoint="/plugin.*} (\d+)', content, re.MULTILINE)
-    assert found is not None
-    assert found[1] == "1"  # counted once, and not forgotten meanwhile
+        new_api_port = port_of(daemon, "api.listening", 2)
+        connection = http.client.HTTPConnection("127.0.0.1", new_api_port, timeout=PATIENCE)
+        connection.request("GET", "/metrics", headers=authorization())
+        content = connection.getresponse().read().decode()
+        connection.close()
+    match = re.search(r'^ductile_http_requests_total{endpoint="/plugin.*} (\d+)', content, re.MULTILINE)
+    assert match is not None
+    assert match[1] == "1"  # counted once, and kept over the reloads
 
 
 def test_a_reload_is_refused_whole_where_an_address_is_taken(workspace: Workspace) -> None:
     configure(workspace)
-    with a_daemon(workspace), socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with a_daemon(workspace), socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         configure(workspace, ENDPOINTS.replace("127.0.0.1:0", address), "pipelines: []\n")
         for more in ((), ("--dry-run",)):
             error = workspace.json("system", "reload", *more, status=1)["error"]
@@ -147,7 +147,7 @@ def test_a_reload_is_refused_whole_where_an_address_is_taken(workspace: Workspac
 
 
 def test_the_address_of_an_open_listener_stays(workspace: Workspace) -> None:
-    """It changes by closing it and opening it elsewhere, or by a restart."""
+    """The address changes only if the listener is closed and opened elsewhere, or by a restart."""
     configure(workspace, EMPTY)
     with a_daemon(workspace) as daemon:
         elsewhere = ENDPOINTS.replace("127.0.0.1:0", "localhost:0")
