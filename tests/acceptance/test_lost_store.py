@@ -40,7 +40,7 @@ def assert_failed(daemon: Daemon, *, names: str) -> None:
     assert daemon.process.wait(PATIENCE) == 1
 
 
-def try_request(api: Api, method: str, path: str, body: object = None) ->| None:
+def try_request(api: Api, method: str, path: str, body: object = None) -> ApiResponse | None:
     """Return the response, or None if the daemon has ended already because of a commit of its own."""
     try:
         return api.ask(method, path, body)

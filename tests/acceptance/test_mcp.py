@@ -17,12 +17,12 @@ from ductile.operations.tools.table import SHORT_ANSWER_CHARACTERS, TOOLS
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
-        yield running
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as api:
+        yield api
 
 
 async def test_operations_commands_and_pipelines_are_tools(api: Api) -> None:
-    """One tool for each row of the table, each command that can be called, and each pipeline."""
+    """Each row of the table, each command that can be called, and each pipeline is a tool."""
     async with an_agent(api.workspace) as agent:
         tools = await agent.tools()
         assert set(TOOLS) <= set(tools)
@@ -36,16 +36,16 @@ async def test_operations_commands_and_pipelines_are_tools(api: Api) -> None:
 
 
 async def test_a_plugin_and_a_pipeline_are_run(api: Api) -> None:
-    """The answer of a call is the end of its job, which names the agent as its source."""
+    """A call returns at the end of its job, which names the agent as its source."""
     async with an_agent(api.workspace) as agent:
-        ran = await agent.call("run__echo__handle", payload={"message": "hello"})
-        assert (ran["status"], ran["ended"], ran["result"]) == ("succeeded", True, "done")
-        assert (await agent.call("job_show", job_id=ran["job_id"]))["submitted_by"] == "mcp"
+        job = await agent.call("run__echo__handle", payload={"message": "hello"})
+        assert (job["status"], job["ended"], job["result"]) == ("succeeded", True, "done")
+        assert (await agent.call("job_show", job_id=job["job_id"]))["submitted_by"] == "mcp"
         for name, arguments in (("start__chain", {}), ("run", {"name": "chain"})):
-            ran = await agent.call(name, **arguments)
-            assert (ran["plugin"], ran["command"], ran["status"]) == ("pipeline", "chain", "succeeded")
-        steps = (await agent.call("run_explain", job_id=ran["job_id"]))["steps"]
-        assert [each["outcome"] for each in steps] == ["ran"]
+            job = await agent.call(name, **arguments)
+            assert (job["plugin"], job["command"], job["status"]) == ("pipeline", "chain", "succeeded")
+        steps = (await agent.call("run_explain", job_id=job["job_id"]))["steps"]
+        assert [step["outcome"] for step in steps] == ["ran"]
 
 
 async def test_a_failure_is_explained_and_retried(api: Api) -> None:
@@ -56,15 +56,15 @@ async def test_a_failure_is_explained_and_retried(api: Api) -> None:
         assert "it is broken" in failed["error"]
         assert "no paper" in failed["stderr"]
         assert failed["next"] == [f"job_explain job_id={failed['job_id']}"]
-        explained = await agent.call("job_explain", job_id=failed["job_id"])
-        assert "it is broken" in explained["verdict"]
+        explanation = await agent.call("job_explain", job_id=failed["job_id"])
+        assert "it is broken" in explanation["verdict"]
         (api.workspace.directory / "demo" / "plugins" / "broken" / "mended").touch()
         retried = await agent.call("job_retry", job_id=failed["job_id"])
         assert (retried["job_id"], retried["status"]) == (failed["job_id"], "succeeded")
 
 
 async def test_a_call_that_takes_long_answers_with_its_job(api: Api) -> None:
-    """It claims nothing about the outcome, and says how to ask again and how to end it."""
+    """The answer claims no outcome, and names the calls that wait for the job and that end it."""
     async with an_agent(api.workspace) as agent:
         started = await agent.call("run__patient__handle", wait="0s")
         assert started["ended"] is False
@@ -78,7 +78,7 @@ async def test_a_call_that_takes_long_answers_with_its_job(api: Api) -> None:
 
 
 async def test_a_job_outlives_the_daemon_that_started_it(tmp_path: Path) -> None:
-    """After kill -9 and a restart the same agent asks for the same id, and gets the result."""
+    """After kill -9 and a restart the same agent waits for the same id, and gets the result."""
     workspace = a_workspace_for_agents(tmp_path)
     assert workspace.ductile("config", "lock").status == 0
     async with an_agent(workspace) as agent:
@@ -95,7 +95,7 @@ async def test_a_job_outlives_the_daemon_that_started_it(tmp_path: Path) -> None
 
 
 async def test_a_schedule_is_paused_and_resumed(api: Api) -> None:
-    """The schedule says so itself, and why it does not run."""
+    """The schedule shows its pause, and the explanation says why it does not run."""
     async with an_agent(api.workspace) as agent:
         await agent.call("schedule_pause", plugin="timed")
         (listed,) = (await agent.call("schedule_list", plugin="timed"))["schedules"]
@@ -125,7 +125,7 @@ async def test_a_change_is_planned_and_applied_as_planned(tmp_path: Path) -> Non
 
 
 async def test_mistakes_are_errors_with_a_hint(api: Api) -> None:
-    """What is wrong and what to do, in the error that the call returns."""
+    """The error of a call names the mistake and a remedy."""
     async with an_agent(api.workspace) as agent:
         assert "job_show" in (await agent.refused("job_shwo"))["hint"]
         assert "limit" in (await agent.refused("job_list", limti=3))["hint"]
@@ -136,52 +136,53 @@ async def test_mistakes_are_errors_with_a_hint(api: Api) -> None:
 
 
 async def test_explanations_and_the_digest_are_short(api: Api) -> None:
-    """About 1,500 tokens at most, whatever a plugin was given; what is cut is named."""
+    """An answer has about 1,500 tokens at most, for any payload, and names the parts that it omits."""
     async with an_agent(api.workspace) as agent:
-        big = {f"key{number}": "text " * 100 for number in range(200)}
-        failed = await agent.call("run__broken__poll", payload=big)
+        payload = {f"key{number}": "text " * 100 for number in range(200)}
+        failed = await agent.call("run__broken__poll", payload=payload)
         for name, arguments in (("job_explain", {"job_id": failed["job_id"]}), ("last_night", {})):
             result = await agent.client.call_tool(name, arguments)
             (content,) = result.content
             assert content.type == "text"
             assert len(content.text) <= SHORT_ANSWER_CHARACTERS
-        explained = await agent.call("job_explain", job_id=failed["job_id"])
-        assert any("payload" in each for each in explained["left_out"])
+        explanation = await agent.call("job_explain", job_id=failed["job_id"])
+        assert any("payload" in part for part in explanation["left_out"])
 
 
 async def test_resources_and_prompts(api: Api) -> None:
-    """What is listed can be read; a prompt names the tools to call."""
+    """Every listed resource can be read; a prompt names the tools to call."""
     async with an_agent(api.workspace) as agent:
-        ran = await agent.call("run__echo__handle")
-        for each in (await agent.client.list_resources()).resources:
-            if each.mime_type == "application/json":
-                await agent.read(each.uri)
+        job = await agent.call("run__echo__handle")
+        for resource in (await agent.client.list_resources()).resources:
+            if resource.mime_type == "application/json":
+                await agent.read(resource.uri)
         templates = {
-            each.uri_template for each in (await agent.client.list_resource_templates()).resource_templates
+            template.uri_template
+            for template in (await agent.client.list_resource_templates()).resource_templates
         }
         assert "ductile://job/{job_id}" in templates
-        assert (await agent.read(f"ductile://job/{ran['job_id']}"))["job_id"] == ran["job_id"]
+        assert (await agent.read(f"ductile://job/{job['job_id']}"))["job_id"] == job["job_id"]
         assert (await agent.read("ductile://schedule/timed/nightly"))["id"] == "nightly"
         with pytest.raises(MCPError, match="no resource"):
             await agent.read("ductile://nothing")
         tools = await agent.tools()
         for prompt in (await agent.client.list_prompts()).prompts:
-            given = {each.name: "01234567" for each in prompt.arguments or ()}
-            (message,) = (await agent.client.get_prompt(prompt.name, given)).messages
+            arguments = {argument.name: "01234567" for argument in prompt.arguments or ()}
+            (message,) = (await agent.client.get_prompt(prompt.name, arguments)).messages
             assert message.content.type == "text"
             assert "{" not in message.content.text
             assert any(name in message.content.text for name in tools)
 
 
 async def test_pages_of_the_documentation_are_resources(api: Api) -> None:
-    """Each is listed with a description, and read whole or by section."""
+    """Each page is listed with a description, and can be read whole or by section."""
     async with an_agent(api.workspace) as agent:
-        listed = {each.uri: each for each in (await agent.client.list_resources()).resources}
-        page = listed["ductile://docs/how-to/diagnose"]
+        resources = {resource.uri: resource for resource in (await agent.client.list_resources()).resources}
+        page = resources["ductile://docs/how-to/diagnose"]
         assert (page.title, page.mime_type) == ("Find out what is wrong", "text/markdown")
         assert page.description
         assert (await agent.text(page.uri)).startswith("# Find out what is wrong\n")
-        assert "#SECTION" in (listed["ductile://docs/reference/cli"].description or "")
+        assert "#SECTION" in (resources["ductile://docs/reference/cli"].description or "")
         section = await agent.text("ductile://docs/reference/cli#exit-status")
         assert section.startswith("## Exit status\n")
         with pytest.raises(MCPError, match="how-to/diagnose"):
@@ -189,7 +190,7 @@ async def test_pages_of_the_documentation_are_resources(api: Api) -> None:
 
 
 async def test_from_elsewhere_the_token_decides(api: Api) -> None:
-    """With --url the tools are those of the token, and what is not listed cannot be called."""
+    """With --url the tools are those of the token, and an unlisted tool cannot be called."""
     variables = {"DUCTILE_TOKEN": token_for("jobs:ro")}
     async with an_agent(
         api.workspace, "--url", f"http://localhost:{api.port}", variables=variables
@@ -197,14 +198,14 @@ async def test_from_elsewhere_the_token_decides(api: Api) -> None:
         tools = await reader.tools()
         assert "job_list" in tools
         assert not {"job_retry", "run", "run__echo__handle", "start__chain", "config_apply"} & set(tools)
-        assert not {each for each in tools.values() if not each.annotations.read_only_hint}
+        assert not {tool for tool in tools.values() if not tool.annotations.read_only_hint}
         await reader.call("job_list")
         for name in ("job_retry", "job_cancel"):
             assert (await reader.refused(name, job_id="last"))["code"] == "denied"
         for name in ("run__echo__handle", "start__chain", "config_plan"):
             assert (await reader.refused(name))["code"] == "denied"
         assert "ductile://config" not in [
-            each.uri for each in (await reader.client.list_resources()).resources
+            resource.uri for resource in (await reader.client.list_resources()).resources
         ]
     variables = {"DUCTILE_TOKEN": token_for("echo:rw")}
     async with an_agent(

@@ -1,9 +1,9 @@
 """The conformance suite of the Model Context Protocol, run against `/mcp` of a real daemon.
 
-Needs Node.js 22 and the package `@modelcontextprotocol/conformance`, in `node_modules` here or where
-`DUCTILE_TEST_CONFORMANCE` says: the directory of the package. `DUCTILE_TEST_NODE` names another `node`.
-The scenarios left out are those for features that this server does not have, and says so: logging,
-sampling, elicitation, subscriptions, completion.
+The suite needs Node.js 22 and the package `@modelcontextprotocol/conformance` in `node_modules` here.
+`DUCTILE_TEST_CONFORMANCE` names another directory of the package, and `DUCTILE_TEST_NODE` another `node`.
+Scenarios for features that this server does not have are left out: logging, sampling, elicitation,
+subscriptions, completion.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from builders.http import Api, an_api, token_for
 from builders.mcp import a_workspace_for_agents
 from builders.services import Reply, Service, ServiceRequest, a_service
 
-_HERE = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[2]
 _PACKAGE = "node_modules/@modelcontextprotocol/conformance"
 _OLDEST_NODE = 22
-#: The suite calls tools of its own names: these plugins stand behind them.
+#: The suite calls tools by its own names, which these tools take over.
 TOOLS = {
     "slow_compute": ("run__slow__handle", "0s"),
     "failing_job": ("run__broken__handle", "0s"),
     "greet": ("run__echo__handle", "1m"),
 }
-#: Takes as many seconds as its payload says.
+#: A plugin that takes as many seconds as its payload says.
 SLOW = """#!/bin/sh
 seconds=$(sed -n 's/.*"seconds": *\\([0-9]*\\).*/\\1/p' | head -n 1)
 sleep "${seconds:-0}"
 echo '{"status": "ok", "result": "done"}'
 """
-#: The checks of each scenario that cannot succeed here.
+#: The scenarios, each with its checks that cannot succeed here.
 SCENARIOS: dict[str, set[str]] = {
     "server-initialize": set(),
-    # They call a tool that needs sampling.
+    # These checks call a tool that needs sampling.
     "server-stateless": {
         "sep-2575-server-rejects-undeclared-capability",
         "sep-2575-missing-capability-http-400",
@@ -71,14 +71,14 @@ SCENARIOS: dict[str, set[str]] = {
 
 
 def suite() -> tuple[str, Path] | None:
-    """The program `node` and the script of the suite, or None if they are not there."""
+    """Return the program `node` and the script of the suite, or None if one of them is missing."""
     node = os.environ.get("DUCTILE_TEST_NODE") or shutil.which("node")
-    script = Path(os.environ.get("DUCTILE_TEST_CONFORMANCE") or _HERE / _PACKAGE) / "dist" / "index.js"
+    script = Path(os.environ.get("DUCTILE_TEST_CONFORMANCE") or _ROOT / _PACKAGE) / "dist" / "index.js"
     if node is None or not script.exists():
         return None
     version = subprocess.run([node, "--version"], check=False, capture_output=True, text=True).stdout
-    found = re.match(r"v(\d+)\.", version)
-    return (node, script) if found and int(found[1]) >= _OLDEST_NODE else None
+    match = re.match(r"v(\d+)\.", version)
+    return (node, script) if match and int(match[1]) >= _OLDEST_NODE else None
 
 
 SUITE = suite()
@@ -93,31 +93,33 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace = a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))
     workspace.plugin("slow", SLOW)
     workspace.append("  slow: {}\n")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")
 def adapter(api: Api) -> Iterator[Service]:
-    """Adds what the suite cannot send: a token, and the names of tools that are there."""
+    """Yield a proxy that adds a token and maps the names of tools, which the suite cannot do."""
 
-    def forward(asked: ServiceRequest) -> Reply:
-        headers = {name: value for name, value in asked.headers.items() if name not in ("connection", "host")}
-        host = asked.headers["host"]
+    def forward(request: ServiceRequest) -> Reply:
+        headers = {
+            name: value for name, value in request.headers.items() if name not in ("connection", "host")
+        }
+        host = request.headers["host"]
         local = host.partition(":")[0] in ("localhost", "127.0.0.1")
         headers |= {
             "authorization": f"Bearer {token_for('*')}",
             "host": f"127.0.0.1:{api.port}" if local else host,
         }
-        body = _with_our_tool(asked.body, headers)
+        body = _with_our_tool(request.body, headers)
         headers["content-length"] = str(len(body))
         connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=2 * PATIENCE)
-        connection.request(asked.method, asked.path, body, headers)
-        answer = connection.getresponse()
-        content = answer.read()
+        connection.request(request.method, request.path, body, headers)
+        response = connection.getresponse()
+        content = response.read()
         connection.close()
-        kept = {name: value for name, value in answer.getheaders() if name.lower() in _FORWARDED}
-        return Reply(status=answer.status, body=content, headers=kept)
+        forwarded = {name: value for name, value in response.getheaders() if name.lower() in _FORWARDED}
+        return Reply(status=response.status, body=content, headers=forwarded)
 
     with a_service(forward) as service:
         yield service
@@ -145,15 +147,15 @@ def _with_our_tool(body: bytes, headers: dict[str, str]) -> bytes:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_scenario_of_the_suite(adapter: Service, scenario: str, tmp_path: Path) -> None:
-    """Every check succeeds, also that each message fits the schema of its version of the protocol."""
+    """Every check succeeds, also those of each message against the schema of its protocol version."""
     assert SUITE is not None
     node, script = SUITE
     words = ["server", "--url", f"{adapter.url}/mcp", "--scenario", scenario, "--timeout", "120000"]
     subprocess.run(
         [node, script, *words, "-o", tmp_path], check=False, capture_output=True, timeout=3 * PATIENCE
     )
-    (found,) = tmp_path.rglob("checks.json")
-    checks = json.loads(found.read_text())
-    failed = {each["id"]: each.get("errorMessage") for each in checks if each["status"] == "FAILURE"}
+    (file,) = tmp_path.rglob("checks.json")
+    checks = json.loads(file.read_text())
+    failed = {check["id"]: check.get("errorMessage") for check in checks if check["status"] == "FAILURE"}
     assert failed.keys() == SCENARIOS[scenario], failed
-    assert any(each["status"] == "SUCCESS" for each in checks)
+    assert any(check["status"] == "SUCCESS" for check in checks)

@@ -23,8 +23,8 @@ ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "appl
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
-        yield running
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as api:
+        yield api
 
 
 def has_loaded_the_sdk(api: Api) -> bool:
@@ -33,40 +33,40 @@ def has_loaded_the_sdk(api: Api) -> bool:
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_an_agent_operates_the_daemon(api: Api, mode: str) -> None:
-    """Run, explain, rerun, pause, plan and apply: for clients of all versions of the protocol."""
+    """Clients of all versions of the protocol can run, rerun, pause, plan and apply."""
     async with an_http_agent(api, mode=mode) as agent:
         assert (agent.client.protocol_version < "2026") == (mode == "legacy")
         assert set(TOOLS) <= set(await agent.tools())
-        ran = await agent.call("run__echo__handle", payload={"message": "hello"})
-        assert (ran["status"], ran["result"]) == ("succeeded", "done")
-        shown = await agent.call("job_show", job_id=ran["job_id"])
-        assert (shown["submitted_by"], shown["submitted_detail"]) == ("mcp", "*")
+        job = await agent.call("run__echo__handle", payload={"message": "hello"})
+        assert (job["status"], job["result"]) == ("succeeded", "done")
+        details = await agent.call("job_show", job_id=job["job_id"])
+        assert (details["submitted_by"], details["submitted_detail"]) == ("mcp", "*")
         assert (await agent.call("start__chain"))["status"] == "succeeded"
-        assert (await agent.call("job_rerun", job_id=ran["job_id"]))["job_id"] != ran["job_id"]
+        assert (await agent.call("job_rerun", job_id=job["job_id"]))["job_id"] != job["job_id"]
         await agent.call("schedule_pause", plugin="timed")
         await agent.call("schedule_resume", plugin="timed")
         plan = await agent.call("config_plan")
         await agent.call("config_apply", plan=plan["plan"])
         assert (await agent.refused("config_apply", plan="0" * 16))["code"] == "conflict"
-        assert (await agent.read(f"ductile://job/{ran['job_id']}"))["job_id"] == ran["job_id"]
+        assert (await agent.read(f"ductile://job/{job['job_id']}"))["job_id"] == job["job_id"]
         assert (await agent.client.list_prompts()).prompts
 
 
 async def test_the_list_of_tools_is_small(api: Api) -> None:
-    """An agent keeps it in its context: about 150 tokens for each tool, and no schemas of answers."""
+    """An agent keeps the list in its context: about 150 tokens for each tool, and no schemas of answers."""
     async with an_http_agent(api) as agent:
         tools = (await agent.client.list_tools()).tools
-    assert all(each.output_schema is None for each in tools)
-    size = sum(len(each.model_dump_json(by_alias=True, exclude_none=True)) for each in tools)
+    assert all(tool.output_schema is None for tool in tools)
+    size = sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in tools)
     assert size < 700 * len(tools)
 
 
 async def test_the_token_decides_what_is_listed_and_called(api: Api) -> None:
-    """What is not listed cannot be called, and what is not readable is no resource."""
+    """An unlisted tool cannot be called, and an unreadable object is no resource."""
     async with an_http_agent(api, token_for("jobs:ro")) as reader:
         tools = await reader.tools()
         assert "job_list" in tools
-        assert not {each for each in tools.values() if not each.annotations.read_only_hint}
+        assert not {tool for tool in tools.values() if not tool.annotations.read_only_hint}
         await reader.call("job_list")
         for name, arguments in (
             ("job_cancel", {"job_id": "last"}),
@@ -74,18 +74,18 @@ async def test_the_token_decides_what_is_listed_and_called(api: Api) -> None:
             ("status", {}),
         ):
             assert (await reader.refused(name, **arguments))["code"] == "denied"
-        listed = {each.uri for each in (await reader.client.list_resources()).resources}
-        assert "ductile://jobs" in listed
-        assert "ductile://config" not in listed
+        uris = {resource.uri for resource in (await reader.client.list_resources()).resources}
+        assert "ductile://jobs" in uris
+        assert "ductile://config" not in uris
 
 
 def test_requests_are_refused_as_by_the_rest_of_the_api(api: Api) -> None:
-    """Without a token, at another path, by another method, and with a body that is no message."""
+    """A request is refused without a token, at another path, with another method or without a message."""
     assert api.ask("POST", "/mcp", MESSAGE, token=None).code == "unauthorized"
     assert api.ask("POST", "/mcp", MESSAGE, token="wrong").code == "unauthorized"
     for method in ("GET", "DELETE"):
-        said = api.ask(method, "/mcp")
-        assert (said.code, said.headers["allow"]) == ("method_not_allowed", "POST")
+        response = api.ask(method, "/mcp")
+        assert (response.code, response.headers["allow"]) == ("method_not_allowed", "POST")
     assert api.ask("POST", "/mcp/more", MESSAGE).code == "not_found"
     assert api.ask("POST", "/mcp", b"{", headers=ACCEPT).status == 400
     assert api.ask("POST", "/mcp", b" " * 2_000_000, headers=ACCEPT).code == "too_large"
@@ -100,8 +100,8 @@ def test_white_space_around_a_header_is_no_part_of_it(api: Api) -> None:
     params = {"name": "status", "arguments": {}, "_meta": meta}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     headers = {**ACCEPT, "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "  status  "}
-    said = api.ask("POST", "/mcp", message, headers=headers)
-    assert (said.status, said.body["result"]["isError"]) == (200, False)
+    response = api.ask("POST", "/mcp", message, headers=headers)
+    assert (response.status, response.body["result"]["isError"]) == (200, False)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_connection_is_used_again(api: Api) -> None:
 
 
 async def test_a_job_outlives_the_daemon_that_started_it(tmp_path: Path) -> None:
-    """After kill -9 and a restart another client asks for the same id, and gets the true outcome."""
+    """After kill -9 and a restart another client waits for the same id, and gets the true outcome."""
     workspace = a_workspace_for_agents(tmp_path)
     with an_api(workspace) as api:
         async with an_http_agent(api) as agent:
@@ -152,7 +152,7 @@ async def test_a_job_outlives_the_daemon_that_started_it(tmp_path: Path) -> None
 
 
 async def test_the_sdk_is_loaded_late_and_a_stop_does_not_wait_for_calls(tmp_path: Path) -> None:
-    """The first message with a token loads it. A call that waits is answered when the daemon stops."""
+    """The first message with a token loads the SDK. A waiting call is answered when the daemon stops."""
     with an_api(a_workspace_for_agents(tmp_path)) as api:
         api.get("/tools")
         api.ask("POST", "/mcp", MESSAGE, token=None)
@@ -160,10 +160,10 @@ async def test_the_sdk_is_loaded_late_and_a_stop_does_not_wait_for_calls(tmp_pat
         async with an_http_agent(api) as agent:
             assert has_loaded_the_sdk(api)
             await agent.tools()  # the client needs them for the answer, when the daemon is gone
-            waiting = asyncio.create_task(agent.call("run__patient__handle", wait="10m"))
+            call = asyncio.create_task(agent.call("run__patient__handle", wait="10m"))
             await asyncio.to_thread(api.daemon.wait_for, "job.started")
             assert await asyncio.to_thread(api.daemon.end) == 0
-            answer = await waiting
+            answer = await call
             assert answer["ended"] is False
             assert "result" not in answer
 

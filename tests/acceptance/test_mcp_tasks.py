@@ -47,15 +47,15 @@ both_transports = pytest.mark.parametrize("connect", [over_stdio, over_http])
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
-        yield running
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as api:
+        yield api
 
 
-def let_go(api: Api) -> Path:
-    """Let the plugin `patient` end."""
-    go = api.workspace.directory / "demo" / "plugins" / "patient" / "go"
-    go.touch()
-    return go
+def let_patient_end(api: Api) -> Path:
+    """Let the plugin `patient` end, and return the file that does it."""
+    go_file = api.workspace.directory / "demo" / "plugins" / "patient" / "go"
+    go_file.touch()
+    return go_file
 
 
 @both_transports
@@ -65,10 +65,10 @@ async def test_a_long_call_becomes_a_task_that_survives_a_reconnect(api: Api, co
         started = await start_task(agent, "run__patient__handle", wait="0s")
         assert started.status == "working"
         job_id = started.task_id
-    go = await asyncio.to_thread(let_go, api)
+    go_file = await asyncio.to_thread(let_patient_end, api)
     async with connect(api) as agent:
         ended = await end_of_task(agent, job_id)
-        go.unlink()
+        go_file.unlink()
         assert (ended.task_id, ended.status) == (job_id, "completed")
         assert ended.result is not None
         answer = ended.result.structured_content
@@ -78,7 +78,7 @@ async def test_a_long_call_becomes_a_task_that_survives_a_reconnect(api: Api, co
 
 
 async def test_a_short_call_is_answered_at_once(api: Api) -> None:
-    """No task for what takes no longer than a moment, nor for a tool that waits for no job."""
+    """A call that takes no longer than a moment creates no task, nor does a tool that waits for no job."""
     async with over_http(api) as agent:
         assert (await agent.call("run__echo__handle"))["status"] == "succeeded"
         assert "jobs" in await agent.call("job_list")
@@ -86,7 +86,7 @@ async def test_a_short_call_is_answered_at_once(api: Api) -> None:
 
 @both_transports
 async def test_a_task_is_cancelled(api: Api, connect: Connect) -> None:
-    """The job is cancelled too. A second cancellation, and an answer to no question, change nothing."""
+    """The job is cancelled too. A second cancellation and an update without a question change nothing."""
     async with connect(api) as agent:
         task_id = (await start_task(agent, "run__patient__handle", wait="0s")).task_id
         await ask_task(agent, "tasks/update", task_id, input_responses={})
@@ -108,14 +108,14 @@ async def test_a_failed_job_is_a_completed_task_whose_result_says_so(api: Api) -
 
 
 async def test_progress_is_that_of_the_steps(api: Api) -> None:
-    def started() -> int:
+    def count_started() -> int:
         lines = api.daemon.lines
         return sum(line["signal"] == "job.started" and line["plugin"] == "patient" for line in lines)
 
     async with over_http(api) as agent:
-        before = started()
+        count_before = count_started()
         task_id = (await start_task(agent, "start__slow", wait="0s")).task_id
-        await asyncio.to_thread(api.daemon.wait_until, lambda: started() > before)
+        await asyncio.to_thread(api.daemon.wait_until, lambda: count_started() > count_before)
         message = (await get_task(agent, task_id)).status_message
         assert message == "1 of 2 steps have ended, running: second"
         await ask_task(agent, "tasks/cancel", task_id)
@@ -123,7 +123,7 @@ async def test_progress_is_that_of_the_steps(api: Api) -> None:
 
 
 async def test_without_the_extension_there_are_no_tasks(api: Api) -> None:
-    """The call answers when the time is up, with the job and how to ask again, and claims nothing."""
+    """The call returns when the time is up, with the job and the next call, and claims no outcome."""
     async with an_http_agent(api, mode=MODERN) as agent:
         started = await agent.call("run__patient__handle", wait="0s")
         assert started["ended"] is False
@@ -168,9 +168,9 @@ def test_the_header_of_a_task_names_the_same_task(api: Api, header: str | None, 
         "Mcp-Method": "tasks/get",
         "Mcp-Name": task_id if header is None else header,
     }
-    said = api.ask("POST", "/mcp", message, headers=headers)
-    assert said.status == status
-    assert (said.body["error"]["code"] if header is not None else said.body["result"]["taskId"]) == (
+    response = api.ask("POST", "/mcp", message, headers=headers)
+    assert response.status == status
+    assert (response.body["error"]["code"] if header is not None else response.body["result"]["taskId"]) == (
         -32020 if header is not None else task_id
     )
 
@@ -188,12 +188,12 @@ async def test_a_task_outlives_the_daemon(tmp_path: Path) -> None:
             await get_task(agent, task_id)
         with an_api(workspace) as api:
             assert (await get_task(agent, task_id)).status == "working"
-            await asyncio.to_thread(let_go, api)
+            await asyncio.to_thread(let_patient_end, api)
             ended = await end_of_task(agent, task_id)
-            async with over_http(api) as other:
-                again = await get_task(other, task_id)
+            async with over_http(api) as http_agent:
+                task = await get_task(http_agent, task_id)
                 # How often to ask depends on the age of the job, which grows meanwhile.
-                assert again.model_copy(update={"poll_interval_ms": ended.poll_interval_ms}) == ended
+                assert task.model_copy(update={"poll_interval_ms": ended.poll_interval_ms}) == ended
     assert ended.status == "completed"
     assert ended.result is not None
     assert ended.result.structured_content is not None

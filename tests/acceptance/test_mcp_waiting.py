@@ -1,4 +1,4 @@
-"""Calls that wait for a job, of clients without tasks: progress, cancellation, and the end of either side."""
+"""Calls that wait for a job, by clients without tasks: progress, cancellation, and the end of either side."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ versions = pytest.mark.parametrize("mode", ["legacy", MODERN])
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
-        yield running
+    with an_api(a_workspace_for_agents(tmp_path_factory.mktemp("mcp"))) as api:
+        yield api
 
 
 def go_file(api: Api) -> Path:
-    """While it is there, the plugin `patient` ends."""
+    """Return the file that lets the plugin `patient` end."""
     return api.workspace.directory / "demo" / "plugins" / "patient" / "go"
 
 
-async def job_of(api: Api, plugin: str) -> str:
-    """The id of the newest job of a plugin, when it runs."""
+async def running_job(api: Api, plugin: str) -> str:
+    """Wait until the newest job of a plugin runs, and return its id."""
 
     def running() -> bool:
         jobs = api.get(f"/jobs?plugin={plugin}&limit=1")["jobs"]
@@ -72,7 +72,8 @@ async def job_of(api: Api, plugin: str) -> str:
     return job_id
 
 
-async def end(api: Api, job_id: str) -> None:
+async def cancel_job(api: Api, job_id: str) -> None:
+    """Cancel a job, and wait until it has ended."""
     api.post(f"/job/{job_id}/cancel", status=200)
     await asyncio.to_thread(api.ended, job_id)
 
@@ -83,11 +84,11 @@ async def end(api: Api, job_id: str) -> None:
 @transports
 @versions
 async def test_progress_comes_from_the_steps(api: Api, connect: Connect, mode: str) -> None:
-    """It grows with each message, and the answer comes when the run has ended."""
-    seen: list[tuple[float, float | None, str | None]] = []
+    """Progress grows with each message, and the answer comes when the run has ended."""
+    updates: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, total, message))
+        updates.append((progress, total, message))
         if message == "1 of 2 steps have ended, running: second":
             go_file(api).touch()
 
@@ -99,45 +100,45 @@ async def test_progress_comes_from_the_steps(api: Api, connect: Connect, mode: s
     assert not result.is_error
     assert result.structured_content is not None
     assert (result.structured_content["ended"], result.structured_content["status"]) == (True, "succeeded")
-    assert (1.5, 2.0, "1 of 2 steps have ended, running: second") in seen
-    assert [each[0] for each in seen] == sorted({each[0] for each in seen})
+    assert (1.5, 2.0, "1 of 2 steps have ended, running: second") in updates
+    assert [update[0] for update in updates] == sorted({update[0] for update in updates})
 
 
 async def test_a_job_without_steps_reports_its_attempts(api: Api) -> None:
-    seen: list[tuple[float, float | None, str | None]] = []
+    updates: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, total, message))
+        updates.append((progress, total, message))
         if message == "it is running":
             go_file(api).touch()
 
     async with over_http(api, MODERN) as agent:
         await agent.client.call_tool("run__patient__handle", {"wait": "2m"}, progress_callback=on_progress)
         go_file(api).unlink()
-    assert {total for _, total, _ in seen} == {None}
-    assert seen[-1][2] == "it is running"
+    assert {total for _, total, _ in updates} == {None}
+    assert updates[-1][2] == "it is running"
 
 
 async def test_without_the_right_to_read_jobs_the_call_waits_without_progress(api: Api) -> None:
-    """It could not go on waiting: the whole time is one call."""
-    seen: list[float] = []
+    """The server could not continue to wait, so the whole time is one call."""
+    updates: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        seen.append(progress)
+        updates.append(progress)
 
     async with an_http_agent(api, token_for("plugin:rw")) as agent:
-        waiting = asyncio.create_task(
+        call = asyncio.create_task(
             agent.client.call_tool("run__patient__handle", {"wait": "2m"}, progress_callback=on_progress)
         )
-        await job_of(api, "patient")
+        await running_job(api, "patient")
         go_file(api).touch()
-        result = await waiting
+        result = await call
         go_file(api).unlink()
     assert result.structured_content is not None
-    assert (result.structured_content["status"], seen) == ("succeeded", [])
+    assert (result.structured_content["status"], updates) == ("succeeded", [])
 
 
-# ------------------------------------------------------------------------------------------- the client goes
+# ---------------------------------------------------------------------------------------- the client is gone
 
 
 @transports
@@ -146,11 +147,11 @@ async def test_a_cancelled_call_ends_and_its_job_goes_on(api: Api, connect: Conn
     """The same connection serves the next call, which gets the outcome of the job."""
     async with connect(api, mode) as agent:
         await agent.tools()
-        waiting = asyncio.create_task(agent.client.call_tool("run__patient__handle", {"wait": "10m"}))
-        job_id = await job_of(api, "patient")
-        waiting.cancel()
+        call = asyncio.create_task(agent.client.call_tool("run__patient__handle", {"wait": "10m"}))
+        job_id = await running_job(api, "patient")
+        call.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
+            await call
         assert (await agent.call("job_wait", job_id=job_id, wait="0s"))["ended"] is False
         go_file(api).touch()
         ended = await agent.call("job_wait", job_id=job_id, wait="2m")
@@ -158,8 +159,8 @@ async def test_a_cancelled_call_ends_and_its_job_goes_on(api: Api, connect: Conn
     assert (ended["ended"], ended["status"]) == (True, "succeeded")
 
 
-class Pipe:
-    """`ductile mcp serve`, spoken to in raw lines."""
+class StdioServer:
+    """A process of `ductile mcp serve` that is sent raw lines."""
 
     def __init__(self, api: Api, *words: str, **variables: str) -> None:
         self.process = subprocess.Popen(
@@ -193,7 +194,7 @@ class Pipe:
         self.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
     def ask(self, number: int, method: str, params: object) -> dict[str, Any]:
-        """The answer to a request: the next line."""
+        """Send a request, and return its answer: the next line."""
         self.request(number, method, params)
         assert self.process.stdout is not None
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
@@ -201,7 +202,7 @@ class Pipe:
         return answer
 
     def close(self) -> tuple[int, str]:
-        """Close standard input. Returns the exit status, and what was printed on stderr."""
+        """Close standard input, and return the exit status and the text on stderr."""
         assert self.process.stdin is not None
         assert self.process.stderr is not None
         assert self.process.stdout is not None
@@ -214,21 +215,21 @@ class Pipe:
 
 
 async def test_the_end_of_standard_input_ends_the_server_at_once(api: Api) -> None:
-    """Although a call waits for ten minutes, in one part: its token may not read jobs. The job goes on."""
+    """A call waits for ten minutes in one part, because its token may not read jobs. The job continues."""
     words = ("--url", f"http://localhost:{api.port}")
-    pipe = await asyncio.to_thread(Pipe, api, *words, DUCTILE_TOKEN=token_for("plugin:rw"))
-    pipe.request(1, "tools/call", {"name": "run__patient__handle", "arguments": {"wait": "10m"}})
-    job_id = await job_of(api, "patient")
-    assert await asyncio.to_thread(pipe.close) == (0, "")
+    server = await asyncio.to_thread(StdioServer, api, *words, DUCTILE_TOKEN=token_for("plugin:rw"))
+    server.request(1, "tools/call", {"name": "run__patient__handle", "arguments": {"wait": "10m"}})
+    job_id = await running_job(api, "patient")
+    assert await asyncio.to_thread(server.close) == (0, "")
     assert api.get(f"/job/{job_id}")["status"] == "running"
-    await end(api, job_id)
+    await cancel_job(api, job_id)
 
 
 def test_messages_that_are_none_are_refused_on_standard_input(api: Api) -> None:
-    """The next message is served as if nothing had been."""
-    pipe = Pipe(api)
+    """The next message is served as usual."""
+    server = StdioServer(api)
     for nonsense in (b"{nonsense\n", b"[1, 2]\n", b"\n", b'"text"\n', b"\xff\xfe\n", b'{"jsonrpc": "1.0"}\n'):
-        pipe.write(nonsense)
+        server.write(nonsense)
     for number, (method, params, code) in enumerate(
         [
             ("no/such", {}, -32601),
@@ -240,14 +241,14 @@ def test_messages_that_are_none_are_refused_on_standard_input(api: Api) -> None:
         ],
         1,
     ):
-        assert pipe.ask(number, method, params)["error"]["code"] == code
-    huge = pipe.ask(
+        assert server.ask(number, method, params)["error"]["code"] == code
+    answer = server.ask(
         20, "tools/call", {"name": "run__echo__handle", "arguments": {"payload": {"a": "x" * 20_000_000}}}
     )
-    assert huge["result"]["isError"]
-    assert "job_id" not in huge["result"]["content"][0]["text"]
-    assert pipe.ask(21, "ping", {})["result"] == {}
-    assert pipe.close() == (0, "")
+    assert answer["result"]["isError"]
+    assert "job_id" not in answer["result"]["content"][0]["text"]
+    assert server.ask(21, "ping", {})["result"] == {}
+    assert server.close() == (0, "")
 
 
 # ------------------------------------------------------------------------------------------- over HTTP
@@ -261,7 +262,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "appl
 
 
 def rpc_answer(content: bytes) -> dict[str, Any]:
-    """The message in a body of JSON, or in the only event of a stream."""
+    """Return the message in a body of JSON, or in the only event of a stream."""
     text = content.decode()
     data = (
         text
@@ -277,10 +278,10 @@ def rpc_answer(content: bytes) -> dict[str, Any]:
     [b"", b"{", b"[]", b"[1]", b"7", b'"text"', b"null", b'{"jsonrpc": "1.0"}', b"\xff", b"[" * 100_000],
 )
 def test_a_body_that_is_no_message_is_refused(api: Api, body: bytes) -> None:
-    """400 with an error of the protocol, and no error in the log of the daemon."""
-    said = api.ask("POST", "/mcp", body, headers=ACCEPT)
-    assert said.status == 400
-    assert rpc_answer(said.content)["error"]["code"] in (-32700, -32600, -32602)
+    """The response is 400 with an error of the protocol, and the log of the daemon has no fault."""
+    response = api.ask("POST", "/mcp", body, headers=ACCEPT)
+    assert response.status == 400
+    assert rpc_answer(response.content)["error"]["code"] in (-32700, -32600, -32602)
     assert not faults(api)
 
 
@@ -303,8 +304,8 @@ def test_a_body_that_is_no_message_is_refused(api: Api, body: bytes) -> None:
 def test_wrong_parameters_are_errors_of_the_protocol(
     api: Api, method: str, params: object, code: int
 ) -> None:
-    said = api.ask("POST", "/mcp", message(method, params), headers=ACCEPT)
-    assert rpc_answer(said.content)["error"]["code"] == code
+    response = api.ask("POST", "/mcp", message(method, params), headers=ACCEPT)
+    assert rpc_answer(response.content)["error"]["code"] == code
     assert not faults(api)
 
 
@@ -313,41 +314,41 @@ def test_wrong_parameters_are_errors_of_the_protocol(
     [{"job_id": 7}, {"job_id": None}, {"job_id": ["a"]}, {"job_id": "x" * 500_000}, {"limit": -1}, {"": 1}],
 )
 def test_wrong_arguments_are_errors_of_the_tool(api: Api, arguments: dict[str, Any]) -> None:
-    """With a code and a field, and no longer than needed."""
-    said = api.ask(
+    """The error has a code, and is short."""
+    response = api.ask(
         "POST", "/mcp", message("tools/call", {"name": "job_show", "arguments": arguments}), headers=ACCEPT
     )
-    result = rpc_answer(said.content)["result"]
+    result = rpc_answer(response.content)["result"]
     assert result["isError"]
     assert json.loads(result["content"][0]["text"])["error"]["code"] in ("refused", "usage", "not_found")
-    assert len(said.content) < 2_000
+    assert len(response.content) < 2_000
     assert not faults(api)
 
 
 def faults(api: Api) -> list[dict[str, Any]]:
-    """What the log of the daemon has of faults of its own."""
+    """Return the lines of the daemon's log that report a fault of its own."""
     return [line for line in api.daemon.lines if line["signal"] == "api.fault" or "Traceback" in str(line)]
 
 
 def test_only_operations_are_listed_if_the_address_says_so(api: Api) -> None:
-    """`run` runs what is not in the list. Another word than `operations` is refused."""
+    """`run` runs the plugins that are not in the list. A value other than `operations` is refused."""
 
-    def listed(path: str) -> dict[str, Any]:
+    def list_tools(path: str) -> dict[str, Any]:
         return rpc_answer(api.ask("POST", path, message("tools/list"), headers=ACCEPT).content)
 
-    names = {each["name"] for each in listed("/mcp?tools=operations")["result"]["tools"]}
+    names = {tool["name"] for tool in list_tools("/mcp?tools=operations")["result"]["tools"]}
     assert {"run", "tool_find", "status"} <= names
-    assert not {each for each in names if "__" in each}
-    assert names < {each["name"] for each in listed("/mcp")["result"]["tools"]}
-    assert listed("/mcp?tools=some")["error"]["code"] == -32602
+    assert not {name for name in names if "__" in name}
+    assert names < {tool["name"] for tool in list_tools("/mcp")["result"]["tools"]}
+    assert list_tools("/mcp?tools=some")["error"]["code"] == -32602
 
 
 async def test_only_operations_are_listed_if_the_command_says_so(api: Api) -> None:
     async with an_agent(api.workspace, "--config", "demo", "--only-operations") as agent:
-        assert not {each for each in await agent.tools() if "__" in each}
-        found = (await agent.call("tool_find", query="echo handle"))["tools"]
-        assert found[0]["name"] == "run__echo__handle"
-        assert "payload" in found[0]["input_schema"]["properties"]
+        assert not {name for name in await agent.tools() if "__" in name}
+        tools = (await agent.call("tool_find", query="echo handle"))["tools"]
+        assert tools[0]["name"] == "run__echo__handle"
+        assert "payload" in tools[0]["input_schema"]["properties"]
         assert (await agent.call("run", name="echo", command="handle"))["status"] == "succeeded"
         assert (await agent.call("run__echo__handle"))["status"] == "succeeded"
 
@@ -357,30 +358,32 @@ async def test_concurrent_sessions_get_their_own_answers(api: Api) -> None:
         mode = "legacy" if number % 2 else MODERN
         async with an_http_agent(api, mode=mode) as agent:
             for turn in range(3):
-                ran = await agent.call(
+                job = await agent.call(
                     "run__echo__handle", payload={"message": f"{number}-{turn}"}, wait="2m"
                 )
-                shown = await agent.call("job_show", job_id=ran["job_id"])
-                assert shown["payload"] == {"message": f"{number}-{turn}"}
+                details = await agent.call("job_show", job_id=job["job_id"])
+                assert details["payload"] == {"message": f"{number}-{turn}"}
 
     await asyncio.gather(*map(session, range(8)))
 
 
 async def test_a_client_that_goes_away_leaves_its_job_and_nothing_else(api: Api) -> None:
-    """The connection is closed in the middle of a call, and of its answer."""
+    """The connection is closed while a call waits."""
     body = json.dumps(message("tools/call", {"name": "run__patient__handle", "arguments": {"wait": "10m"}}))
     headers = {**ACCEPT, "Authorization": f"Bearer {token_for('*')}"}
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE)
     connection.request("POST", "/mcp", body, headers)
-    job_id = await job_of(api, "patient")
+    job_id = await running_job(api, "patient")
     connection.close()
     assert api.get(f"/job/{job_id}")["status"] == "running"
-    await end(api, job_id)
+    await cancel_job(api, job_id)
     assert not faults(api)
 
 
-def answered(result: types.CallToolResult) -> None:
-    """The answer of a call when the daemon stops: as after the time is up, or an error between two parts."""
+def assert_no_outcome(result: types.CallToolResult) -> None:
+    """Assert that a call that the stop of a daemon ended claims no outcome, or is an error that names the
+    job.
+    """
     (content,) = result.content
     assert content.type == "text"
     answer = json.loads(content.text)
@@ -393,40 +396,40 @@ def answered(result: types.CallToolResult) -> None:
 
 @versions
 async def test_a_daemon_that_stops_answers_calls_that_wait(tmp_path: Path, mode: str) -> None:
-    """Over both transports: the answer names the job and claims no outcome, and no traceback is logged."""
+    """Over both transports the answer claims no outcome, and no traceback is logged."""
     with an_api(a_workspace_for_agents(tmp_path)) as api:
         async with over_stdio(api, mode) as local, over_http(api, mode) as remote:
             calls = []
             for agent in (local, remote):
                 await agent.tools()
-                call = agent.client.call_tool("run__patient__handle", {"wait": "10m"})
-                calls.append(asyncio.create_task(call))
+                request = agent.client.call_tool("run__patient__handle", {"wait": "10m"})
+                calls.append(asyncio.create_task(request))
             await asyncio.to_thread(
                 api.daemon.wait_until,
                 lambda: sum(line["signal"] == "job.started" for line in api.daemon.lines) == 2,
             )
             assert await asyncio.to_thread(api.daemon.end) == 0
-            for each in calls:
-                answered(await each)
+            for call in calls:
+                assert_no_outcome(await call)
             assert (await local.refused("status"))["code"] == "daemon_not_running"
         assert not [line for line in api.daemon.whole_log() if "Traceback" in str(line)]
         assert not faults(api)
 
 
 async def test_a_killed_daemon_is_an_error_that_names_the_job(tmp_path: Path) -> None:
-    """The caller learns what to ask for, and that the job must not be started again."""
+    """The error names the job to wait for, so that the caller does not start it again."""
     with an_api(a_workspace_for_agents(tmp_path)) as api:
-        seen = asyncio.Event()
+        progressed = asyncio.Event()
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            seen.set()
+            progressed.set()
 
         async with over_stdio(api, MODERN) as agent:
             call = asyncio.create_task(
                 agent.client.call_tool("run__patient__handle", {"wait": "10m"}, progress_callback=on_progress)
             )
-            job_id = await job_of(api, "patient")
-            await asyncio.wait_for(seen.wait(), PATIENCE)
+            job_id = await running_job(api, "patient")
+            await asyncio.wait_for(progressed.wait(), PATIENCE)
             await asyncio.to_thread(api.daemon.end, signal.SIGKILL)
             result = await call
         assert result.is_error

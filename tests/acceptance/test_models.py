@@ -1,4 +1,4 @@
-"""Language models as jobs: the ollama plugin in a real daemon, against a server that speaks its protocol."""
+"""Language models as jobs: the ollama plugin in a real daemon, with a server that speaks its protocol."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ plugins:
     return workspace
 
 
-def is_over(requests: list[ReceivedRequest]) -> bool:
+def has_ended(requests: list[ReceivedRequest]) -> bool:
     return any(request.body["state"] in ("done", "failed") for request in requests)
 
 
 def test_state_webhooks_name_the_model_and_end_with_ollama_s_own_response(tmp_path: Path) -> None:
-    """The model of the payload, else that of the configuration; `result` in Ollama's shape when done."""
+    """The model is that of the payload, else of the configuration; the last `result` has Ollama's shape."""
     with an_ollama() as service:
         workspace = a_workspace_with_models(tmp_path, service.url)
         with a_daemon(workspace):
-            for given in ({}, {"model": "missing"}):
+            for options in ({}, {"model": "missing"}):
                 with a_receiver() as receiver:
-                    payload = json.dumps({"prompt": "Why?", **given})
+                    payload = json.dumps({"prompt": "Why?", **options})
                     words = ("run", "ollama", "handle", "--no-wait", "--payload", payload)
                     workspace.json(*words, "--state-webhook-url", receiver.url())
-                    sent = [request.body for request in receiver.wait_for(is_over)]
-                assert {body["model"] for body in sent} == {given.get("model", LLAMA)}
-                last = next(body for body in sent if body["state"] in ("done", "failed"))
-                if given:
+                    bodies = [request.body for request in receiver.wait_for(has_ended)]
+                assert {body["model"] for body in bodies} == {options.get("model", LLAMA)}
+                last = next(body for body in bodies if body["state"] in ("done", "failed"))
+                if options:
                     assert (last["state"], last["attempt"]) == ("failed", 1), "a missing model is not retried"
                     assert "ductile run ollama pull --payload" in last["error"]
                 else:
@@ -69,18 +69,18 @@ def test_the_advice_for_a_missing_model_can_be_typed(tmp_path: Path) -> None:
             "run", "ollama", "generate", "--payload", '{"prompt": "x", "model": "new"}', status=1
         )
         advice = str(failed["result"]["error"]).partition("Download it: ductile ")[2].partition(". See")[0]
-        typed = workspace.ductile(*shlex.split(advice))
-    assert (typed.status, "success" in typed.out) == (0, True), typed
+        result = workspace.ductile(*shlex.split(advice))
+    assert (result.status, "success" in result.out) == (0, True), result
 
 
 def test_the_progress_of_a_download_is_shown_while_it_runs(tmp_path: Path) -> None:
-    """`job logs -f` prints each line as it comes."""
-    go = threading.Event()
+    """`job logs -f` prints each line at once."""
+    finish = threading.Event()
 
     def pulling(_: ServiceRequest) -> Reply:
         def parts() -> Iterator[bytes]:
             yield b'{"status": "pulling manifest"}\n'
-            go.wait(PATIENCE)
+            finish.wait(PATIENCE)
             yield b'{"status": "success"}\n'
 
         return Reply(chunks=parts())
@@ -99,14 +99,14 @@ def test_the_progress_of_a_download_is_shown_while_it_runs(tmp_path: Path) -> No
             ) as follower:
                 assert follower.stdout is not None
                 assert follower.stdout.readline() == "pulling manifest\n"
-                go.set()
+                finish.set()
                 rest, _ = follower.communicate(timeout=PATIENCE)
     lines = rest.splitlines()
     assert (lines[0], lines[-1]) == ("success", f"{job_id} succeeded (completed)")
 
 
 def test_the_how_to_summarises_a_feed_and_mails_it(tmp_path: Path) -> None:
-    """The configuration of the page as it is, with the addresses of the three servers replaced."""
+    """The configuration is that of the page, with the addresses of the three servers replaced."""
     page = (ROOT.parent / "docs" / "how-to" / "summarise-with-a-local-model.md").read_text()
     example = page.partition("```yaml\n")[2].partition("```")[0]
     titles, office, workspace = ["old"], SmtpServer(), a_workspace(tmp_path)
@@ -116,15 +116,15 @@ def test_the_how_to_summarises_a_feed_and_mails_it(tmp_path: Path) -> None:
 
     with a_service(feed) as news, an_ollama() as models, listening(office.serve) as port:
         smtp = f"host: 127.0.0.1, port: {port}, security: none, user: {USER}"
-        replaced = {
+        replacements = {
             "https://example.org/feed.xml": news.url,
             "http://localhost:11434": models.url,
             "llama3.2": LLAMA,
             "host: smtp.example.org, user: ductile@example.org": smtp,
         }
-        for theirs, ours in replaced.items():
-            assert theirs in example
-            example = example.replace(theirs, ours)
+        for original, replacement in replacements.items():
+            assert original in example
+            example = example.replace(original, replacement)
         workspace.config.write_text(f"plugin_roots: [{ROOT}]\n{example}")
         with a_daemon(workspace, {"MAIL_PASSWORD": PASSWORD}) as daemon:
             workspace.json("run", "news")

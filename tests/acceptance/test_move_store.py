@@ -1,4 +1,4 @@
-"""A store moves from a file to PostgreSQL and back, and is backed up from there, with the printed advice."""
+"""A store moves from a file to PostgreSQL and back, and is backed up from there, by the printed advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSWORD = "canary-of-the-move"
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """A configuration whose store has a job, and whose file of variables has the URL of an empty database."""
+    """Return a workspace whose store has a job, and whose env file has the URL of an empty database."""
     workspace = a_workspace(tmp_path)
     (workspace.config.parent / ".env").write_text(
         f"THE_STORE={with_password(store_url(tmp_path), PASSWORD)}\n"
@@ -29,20 +29,20 @@ def workspace(tmp_path: Path) -> Workspace:
     return workspace
 
 
-def with_url(workspace: Workspace) -> Terminal:
-    """A terminal whose environment has the URL."""
+def a_terminal_with_the_url(workspace: Workspace) -> Terminal:
+    """Return a terminal whose environment has the URL."""
     url = with_password(store_url(workspace.directory), PASSWORD)
     return Terminal(directory=workspace.directory, variables={"THE_STORE": url})
 
 
-def follow(workspace: Workspace, printed: str) -> None:
-    """Type every command below `Next:`, but for the start."""
+def follow_advice(workspace: Workspace, printed: str) -> None:
+    """Run every command below `Next:`, except the start."""
     lines = [line.strip() for line in printed.partition("Next:\n")[2].splitlines()]
     commands = [line for line in lines if line.startswith("ductile ") and "system start" not in line]
     assert commands
     for line in commands:
-        ran = Terminal(directory=workspace.directory).ductile(*shlex.split(line)[1:])
-        assert ran.status == 0, (line, ran)
+        result = Terminal(directory=workspace.directory).ductile(*shlex.split(line)[1:])
+        assert result.status == 0, (line, result)
 
 
 def jobs(workspace: Workspace) -> set[str]:
@@ -50,50 +50,50 @@ def jobs(workspace: Workspace) -> set[str]:
 
 
 def test_to_postgres_with_a_backup_there_and_back_to_a_file(workspace: Workspace, tmp_path: Path) -> None:
-    """Each step as an operator types it; no output has the password."""
-    terminal = with_url(workspace)
-    before = jobs(workspace)
+    """Each step runs as an operator types it; no output has the password."""
+    terminal = a_terminal_with_the_url(workspace)
+    first_jobs = jobs(workspace)
     moved = terminal.ductile("system", "move-store", "--to", "env:THE_STORE", "--config", "demo")
     assert moved.status == 0, moved
     assert "every row was compared" in moved.out
-    follow(workspace, moved.out)
+    follow_advice(workspace, moved.out)
     archive = str(tmp_path / "saved.tar.gz")
     with a_daemon(workspace) as daemon:
-        assert jobs(workspace) == before
+        assert jobs(workspace) == first_jobs
         assert workspace.ductile("run", "echo").status == 0
-        known = jobs(workspace)
+        later_jobs = jobs(workspace)
         refused = terminal.ductile("system", "move-store", "--to", "new.db", "--config", "demo")
         assert (refused.status, "in use" in refused.err) == (1, True), refused
-        tried = workspace.json("system", "backup", archive, "--dry-run")
-        assert (tried["store"], Path(archive).exists()) == ("inside/data/state.db", False)
+        dry_run = workspace.json("system", "backup", archive, "--dry-run")
+        assert (dry_run["store"], Path(archive).exists()) == ("inside/data/state.db", False)
         saved = workspace.ductile("system", "backup", archive)
         assert saved.status == 0, saved
         assert daemon.end() == 0
     assert workspace.json("system", "backup", archive, "--verify")["schema_version"] > 0
     restored = restore(workspace, archive)
-    assert jobs(restored) == known
+    assert jobs(restored) == later_jobs
     (workspace.config.parent / "data" / "state.db").rename(tmp_path / "old.db")
-    back = workspace.ductile("system", "move-store", "--to", "sqlite")
-    assert back.status == 0, back
-    follow(workspace, back.out)
-    assert jobs(workspace) == known
+    moved_back = workspace.ductile("system", "move-store", "--to", "sqlite")
+    assert moved_back.status == 0, moved_back
+    follow_advice(workspace, moved_back.out)
+    assert jobs(workspace) == later_jobs
     assert (workspace.config.parent / "data" / "state.db").exists()
-    assert PASSWORD not in "".join(ran.out + ran.err for ran in (moved, refused, saved, back))
+    assert PASSWORD not in "".join(result.out + result.err for result in (moved, refused, saved, moved_back))
 
 
 def restore(workspace: Workspace, archive: str) -> Workspace:
-    """Restore into another directory and another empty database, as the answer says."""
-    there = workspace.directory / "there"
-    there.mkdir()
-    terminal = Terminal(directory=there)
-    ran = terminal.ductile("system", "restore", archive, "--to", "demo")
-    assert ran.status == 0, ran
-    (there / "demo" / ".env").write_text(f"THE_STORE={store_url(there)}\n")
+    """Restore into another directory and another empty database, as the output says."""
+    directory = workspace.directory / "there"
+    directory.mkdir()
+    terminal = Terminal(directory=directory)
+    result = terminal.ductile("system", "restore", archive, "--to", "demo")
+    assert result.status == 0, result
+    (directory / "demo" / ".env").write_text(f"THE_STORE={store_url(directory)}\n")
     assert terminal.ductile("config", "lock", "--config", "demo").status == 0
-    (line,) = re.findall(r"^  ductile (system move-store .*)$", ran.out, re.MULTILINE)
-    for status in (0, 1):  # the second time it is not empty
+    (line,) = re.findall(r"^  ductile (system move-store .*)$", result.out, re.MULTILINE)
+    for status in (0, 1):  # the second time the database is not empty
         assert terminal.ductile(*shlex.split(line)).status == status
-    return Workspace(directory=there)
+    return Workspace(directory=directory)
 
 
 @pytest.mark.parametrize(
@@ -112,24 +112,24 @@ def restore(workspace: Workspace, archive: str) -> Workspace:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_mistake_is_explained_without_the_url(
-    place_without_jobs: Workspace, words: list[str], message: str
+    shared_workspace: Workspace, words: list[str], message: str
 ) -> None:
-    ran = place_without_jobs.ductile("system", "move-store", *words)
-    assert ran.status != 0
-    assert message in ran.err
-    assert "hint: " in ran.err
-    assert PASSWORD not in ran.out + ran.err
+    result = shared_workspace.ductile("system", "move-store", *words)
+    assert result.status != 0
+    assert message in result.err
+    assert "hint: " in result.err
+    assert PASSWORD not in result.out + result.err
 
 
 @pytest.fixture(scope="module")
-def place_without_jobs(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def shared_workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = a_workspace(tmp_path_factory.mktemp("mistakes"))
     assert workspace.ductile("run", "echo").status == 0
     return workspace
 
 
-def test_the_answer_in_json_has_what_the_text_has(place_without_jobs: Workspace) -> None:
-    done: dict[str, Any] = place_without_jobs.json("system", "move-store", "--to", "other.db", "--dry-run")
-    assert done["moved"] is False
-    assert done["rows"] == sum(each["rows"] for each in done["tables"])
-    assert done["next"][0].startswith("ductile config set state.path ")
+def test_the_answer_in_json_has_what_the_text_has(shared_workspace: Workspace) -> None:
+    report: dict[str, Any] = shared_workspace.json("system", "move-store", "--to", "other.db", "--dry-run")
+    assert report["moved"] is False
+    assert report["rows"] == sum(table["rows"] for table in report["tables"])
+    assert report["next"][0].startswith("ductile config set state.path ")

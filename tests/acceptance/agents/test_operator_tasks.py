@@ -1,6 +1,6 @@
-"""Twenty tasks of an operator, each solved through MCP alone, and graded by looking at the gateway.
+"""Twenty tasks of an operator, each solved through MCP alone, and graded by the state of the gateway.
 
-The agent here is a program: it decides from the answers of tools only, and follows the calls that they name.
+The agent here is a program: it decides by the answers of tools only, and follows the calls that they name.
 The page `docs/explanation/what-an-agent-can-do.md` has the tasks with their calls and tokens.
 """
 
@@ -149,30 +149,30 @@ def tasks(receiver: str) -> tuple[Task, ...]:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with a_faulty_gateway(tmp_path_factory.mktemp("faults")) as running:
-        yield running
+    with a_faulty_gateway(tmp_path_factory.mktemp("faults")) as gateway:
+        yield gateway
 
 
 async def test_twenty_tasks(gateway: Gateway) -> None:
-    """Each fault is put in, mended by the agent and looked at from outside, with the calls that the page
-    says, and with no more tokens.
+    """Each fault is injected, mended by the agent and checked from outside. The agent takes as many calls as
+    the page says, and no more tokens.
     """
-    page = tasks_of_page()
-    total_calls, total_tokens = page.pop("In all")
-    done = tasks(gateway.receiver.url)
-    assert [each.text for each in done] == list(page)
+    costs = costs_on_page()
+    total_calls, total_tokens = costs.pop("In all")
+    all_tasks = tasks(gateway.receiver.url)
+    assert [task.text for task in all_tasks] == list(costs)
     async with an_agent(gateway.api.workspace) as agent:
-        for task in done:
-            calls, tokens = await measured(task, gateway, agent)
-            assert (task.text, calls) == (task.text, page[task.text][0])
-            assert tokens <= page[task.text][1], task.text
-    assert len(done) == 20
-    assert total_calls == sum(calls for calls, _ in page.values()) <= MAX_CALLS
-    assert total_tokens == sum(tokens for _, tokens in page.values()) <= MAX_TOKENS
+        for task in all_tasks:
+            calls, tokens = await measure(task, gateway, agent)
+            assert (task.text, calls) == (task.text, costs[task.text][0])
+            assert tokens <= costs[task.text][1], task.text
+    assert len(all_tasks) == 20
+    assert total_calls == sum(calls for calls, _ in costs.values()) <= MAX_CALLS
+    assert total_tokens == sum(tokens for _, tokens in costs.values()) <= MAX_TOKENS
 
 
-async def measured(task: Task, gateway: Gateway, agent: Agent) -> tuple[int, int]:
-    """How many calls a task took and how many tokens their answers had."""
+async def measure(task: Task, gateway: Gateway, agent: Agent) -> tuple[int, int]:
+    """Return how many calls a task takes, and how many tokens their answers have."""
     injected = task.inject(gateway)
     operator = Operator(agent=agent)
     await task.solve(operator)
@@ -180,7 +180,7 @@ async def measured(task: Task, gateway: Gateway, agent: Agent) -> tuple[int, int
     return operator.calls, operator.size // BYTES_PER_TOKEN
 
 
-def tasks_of_page() -> dict[str, tuple[int, int]]:
-    """The rows of the page: the task, its calls, and how many tokens it takes at most."""
+def costs_on_page() -> dict[str, tuple[int, int]]:
+    """Return the rows of the page: the task, its calls, and how many tokens it takes at most."""
     rows = re.findall(r"^\| (.+?) \| (\d+) \| ([\d,]+) \|", PAGE.read_text(), re.MULTILINE)
     return {text: (int(calls), int(tokens.replace(",", ""))) for text, calls, tokens in rows}
