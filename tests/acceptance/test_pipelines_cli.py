@@ -44,7 +44,7 @@ pipelines:
 """
 
 
-def a_line(directory: Path) -> Workspace:
+def a_pipeline_workspace(directory: Path) -> Workspace:
     workspace = a_workspace(directory, PIPELINES)
     workspace.plugin("maker", MADE)
     workspace.plugin("mended", BROKEN)
@@ -53,25 +53,27 @@ def a_line(directory: Path) -> Workspace:
 
 
 #: For tests that a store on a server has to pass as well, where no job runs without a daemon.
-EVERYWHERE = pytest.mark.parametrize("place", ["with a daemon", "without", "on PostgreSQL"], indirect=True)
+EVERYWHERE = pytest.mark.parametrize(
+    "workspace", ["with a daemon", "without", "on PostgreSQL"], indirect=True
+)
 
 
 @pytest.fixture(params=["with a daemon", "without"])
 def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workspace]:
-    """The same commands, and the same answers, whether a daemon runs or not."""
-    made = a_line(tmp_path)
+    """Return the workspace; commands have the same results whether a daemon runs or not."""
+    workspace_with_plugins = a_pipeline_workspace(tmp_path)
     if request.param == "without":
-        yield made
+        yield workspace_with_plugins
         return
-    keep_in("postgres" if request.param == "on PostgreSQL" else "sqlite", made.config)
-    with a_daemon(made):
-        yield made
+    keep_in("postgres" if request.param == "on PostgreSQL" else "sqlite", workspace_with_plugins.config)
+    with a_daemon(workspace_with_plugins):
+        yield workspace_with_plugins
 
 
 def failed_run(workspace: Workspace) -> dict[str, Any]:
-    ran = workspace.ductile("pipeline", "run", "shaky", "--json")
-    assert ran.status == 1
-    job: dict[str, Any] = json.loads(ran.out)
+    result = workspace.ductile("pipeline", "run", "shaky", "--json")
+    assert result.status == 1
+    job: dict[str, Any] = json.loads(result.out)
     assert (job["status"], job["reason"]) == ("failed", "step_failed")
     return job
 
@@ -82,32 +84,32 @@ def mend(workspace: Workspace) -> None:
 
 @EVERYWHERE
 def test_run_shows_the_result_and_ends_by_the_outcome(workspace: Workspace) -> None:
-    """Like `ductile run`, with and without a daemon."""
+    """The command works like `ductile run`, with and without a daemon."""
     assert workspace.ductile("pipeline", "run", "order").out == "done\n"
-    ran = workspace.ductile("pipeline", "run", "shaky")
-    assert ran.status == 1
-    assert "error: pipeline shaky failed (step_failed): mend: it is broken" in ran.err
-    assert "hint: ductile pipeline explain" in ran.err
-    listed = {row["name"]: row for row in workspace.json("pipeline", "list")["pipelines"]}
-    assert {name: (row["last_run"] or {}).get("status") for name, row in listed.items()} == {
+    result = workspace.ductile("pipeline", "run", "shaky")
+    assert result.status == 1
+    assert "error: pipeline shaky failed (step_failed): mend: it is broken" in result.err
+    assert "hint: ductile pipeline explain" in result.err
+    pipelines = {row["name"]: row for row in workspace.json("pipeline", "list")["pipelines"]}
+    assert {name: (row["last_run"] or {}).get("status") for name, row in pipelines.items()} == {
         "order": "succeeded",
         "shaky": "failed",
         "asleep": None,
     }
-    assert (listed["order"]["trigger"], listed["order"]["steps"]) == ("on order.placed", 3)
+    assert (pipelines["order"]["trigger"], pipelines["order"]["steps"]) == ("on order.placed", 3)
 
 
 def test_the_pipeline_s_own_condition(workspace: Workspace) -> None:
     """The answer says why no run was started."""
-    refused = workspace.json("pipeline", "run", "order", "--payload", '{"test": true}', status=1)
-    assert refused["error"]["code"] == "refused"
-    assert "payload.test neq true is false" in refused["error"]["message"]
+    refusal = workspace.json("pipeline", "run", "order", "--payload", '{"test": true}', status=1)
+    assert refusal["error"]["code"] == "refused"
+    assert "payload.test neq true is false" in refusal["error"]["message"]
 
 
 def test_mistakes_of_run_commands_are_reported(workspace: Workspace) -> None:
-    """An unknown name with the nearest one; a payload that is none."""
-    unknown = workspace.json("pipeline", "run", "oder", status=1)
-    assert (unknown["error"]["code"], unknown["error"]["hint"]) == ("not_found", "did you mean order?")
+    """The hint about an unknown name has the nearest one; a wrong payload is a usage error."""
+    refusal = workspace.json("pipeline", "run", "oder", status=1)
+    assert (refusal["error"]["code"], refusal["error"]["hint"]) == ("not_found", "did you mean order?")
     assert workspace.ductile("pipeline", "run", "order", "--payload", "[1]").status == 2
     assert workspace.json("pipeline", "run", "order", "--dry-run")["dry_run"] is True
     assert workspace.json("job", "list")["jobs"] == []
@@ -128,71 +130,73 @@ def test_explain_and_retry_in_place(workspace: Workspace) -> None:
 
 
 def test_retry_from_a_step_is_a_new_run(workspace: Workspace) -> None:
-    """By the pipeline as it is now, with what the step was given; the old run is its parent."""
-    old = failed_run(workspace)["job_id"]
+    """The new run has the present pipeline and the old input of the step; the old run is its parent."""
+    old_id = failed_run(workspace)["job_id"]
     mend(workspace)
-    tried = workspace.json("job", "retry", old, "--from-step", "mend", "--dry-run")
-    assert (tried["dry_run"], tried["job_id"]) == (True, None)
-    done = workspace.json("job", "retry", old, "--from-step", "mend")
-    assert (done["retries"], done["from_step"], done["pipeline"]) == (old, "mend", "shaky")
-    new = workspace.json("job", "show", done["job_id"])
-    assert (new["parent_job_id"], new["submitted_detail"]) == (old, f"mend of {old}")
+    dry_run = workspace.json("job", "retry", old_id, "--from-step", "mend", "--dry-run")
+    assert (dry_run["dry_run"], dry_run["job_id"]) == (True, None)
+    retry = workspace.json("job", "retry", old_id, "--from-step", "mend")
+    assert (retry["retries"], retry["from_step"], retry["pipeline"]) == (old_id, "mend", "shaky")
+    new_run = workspace.json("job", "show", retry["job_id"])
+    assert (new_run["parent_job_id"], new_run["submitted_detail"]) == (old_id, f"mend of {old_id}")
     assert [job["job_id"] for job in workspace.json("job", "list", "--plugin", "maker")["jobs"]] != []
-    outcomes = {step["step"]: step["outcome"] for step in new["steps"]}
+    outcomes = {step["step"]: step["outcome"] for step in new_run["steps"]}
     assert (outcomes["make"], outcomes["mend"]) == ("not_reached", "ran")
-    assert workspace.json("job", "show", old)["status"] == "failed"
+    assert workspace.json("job", "show", old_id)["status"] == "failed"
 
 
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_these_runs_cannot_be_retried_from_a_step(workspace: Workspace, dry: tuple[str, ...]) -> None:
-    """An unknown step, one that was not reached, a run that succeeded, a job that is none."""
-    old = failed_run(workspace)["job_id"]
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_these_runs_cannot_be_retried_from_a_step(workspace: Workspace, options: tuple[str, ...]) -> None:
+    """An unknown or unreached step, a succeeded run, and a job that is no run are refused."""
+    failed_id = failed_run(workspace)["job_id"]
     for step in ("nowhere", "end"):
-        unknown = workspace.json("job", "retry", old, "--from-step", step, *dry, status=1)["error"]
-        assert unknown["code"] == "not_found"
-    good = workspace.json("pipeline", "run", "order")["job_id"]
+        error = workspace.json("job", "retry", failed_id, "--from-step", step, *options, status=1)["error"]
+        assert error["code"] == "not_found"
+    succeeded_id = workspace.json("pipeline", "run", "order")["job_id"]
     assert (
-        workspace.json("job", "retry", good, "--from-step", "make", *dry, status=1)["error"]["code"]
+        workspace.json("job", "retry", succeeded_id, "--from-step", "make", *options, status=1)["error"][
+            "code"
+        ]
         == "conflict"
     )
-    alone = workspace.json("run", "echo")["job_id"]
+    job_id = workspace.json("run", "echo")["job_id"]
     assert (
-        workspace.json("job", "retry", alone, "--from-step", "x", *dry, status=1)["error"]["code"]
+        workspace.json("job", "retry", job_id, "--from-step", "x", *options, status=1)["error"]["code"]
         == "refused"
     )
 
 
 def test_a_re_run_goes_through_to_its_end(tmp_path: Path) -> None:
-    """Baggage and payload of the step are those it had; later steps see what it makes now."""
-    workspace = a_line(tmp_path)
+    """The step has its old baggage and payload; later steps get its new events."""
+    workspace = a_pipeline_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
-        old = failed_run(workspace)["job_id"]
+        old_id = failed_run(workspace)["job_id"]
         mend(workspace)
-        new = workspace.json("job", "retry", old, "--from-step", "mend")["job_id"]
-        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == new)
-        shown = workspace.json("job", "show", new)
-        assert {step["step"]: step["outcome"] for step in shown["steps"]} == {
+        new_id = workspace.json("job", "retry", old_id, "--from-step", "mend")["job_id"]
+        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == new_id)
+        new_run = workspace.json("job", "show", new_id)
+        assert {step["step"]: step["outcome"] for step in new_run["steps"]} == {
             "make": "not_reached",
             "mend": "ran",
             "end": "ran",
         }
-        (end,) = [step for step in shown["steps"] if step["step"] == "end"]
-        assert workspace.json("job", "show", end["jobs"][0]["job_id"])["payload"] == {"total": 35}
-        retried = workspace.json("job", "retry", old)
-        assert retried["job_id"] == old
-        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == old)
+        (end_step,) = [step for step in new_run["steps"] if step["step"] == "end"]
+        assert workspace.json("job", "show", end_step["jobs"][0]["job_id"])["payload"] == {"total": 35}
+        retry = workspace.json("job", "retry", old_id)
+        assert retry["job_id"] == old_id
+        daemon.wait_for("job.succeeded", lambda line: line["job_id"] == old_id)
 
 
 def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Path) -> None:
-    """Only what is ready is run here; the run stays open, and a daemon brings it to its end."""
-    workspace = a_line(tmp_path)
+    """Only ready jobs are run without a daemon; the run stays open, and a daemon ends it."""
+    workspace = a_pipeline_workspace(tmp_path)
     workspace.config.write_text(
         workspace.config.read_text().replace("max_attempts: 1", "max_attempts: 3, backoff_base: 100ms")
     )
-    ran = workspace.ductile("pipeline", "run", "shaky")
-    assert ran.status == 1
-    assert "pipeline shaky has not ended: it is running" in ran.err
-    assert "when the daemon runs" in ran.err
+    result = workspace.ductile("pipeline", "run", "shaky")
+    assert result.status == 1
+    assert "pipeline shaky has not ended: it is running" in result.err
+    assert "when the daemon runs" in result.err
     (run,) = workspace.json("job", "list", "--plugin", "pipeline")["jobs"]
     mend(workspace)
     with a_daemon(workspace) as daemon:
@@ -201,7 +205,7 @@ def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Pa
 
 def test_a_command_without_wait_does_not_wait_for_its_run(tmp_path: Path) -> None:
     """`--no-wait` prints the id, and needs the daemon."""
-    workspace = a_line(tmp_path)
+    workspace = a_pipeline_workspace(tmp_path)
     assert workspace.ductile("pipeline", "run", "order", "--no-wait").status == 69
     with a_daemon(workspace) as daemon:
         run_id = workspace.ductile("pipeline", "run", "order", "--no-wait").out.strip()
@@ -214,13 +218,13 @@ def test_the_starter_s_pipeline_works_at_once(tmp_path: Path) -> None:
     assert terminal.ductile("init", "demo").status == 0
     words = ("pipeline", "run", "hello", "--config", "demo", "--payload")
     assert terminal.ductile(*words, '{"name": "Ada"}').out == "hello Ada, good to see you\n"
-    bob = json.loads(terminal.ductile(*words, '{"name": "Bob"}', "--json").out)
-    assert [step["outcome"] for step in bob["steps"]] == ["ran", "bypassed"]
+    run = json.loads(terminal.ductile(*words, '{"name": "Bob"}', "--json").out)
+    assert [step["outcome"] for step in run["steps"]] == ["ran", "bypassed"]
 
 
 def test_show(tmp_path: Path) -> None:
-    """A tree for people, the compiled graph for programs; nothing secret in either."""
-    workspace = a_line(tmp_path)
+    """The text has a tree, and the JSON the compiled graph; neither has a secret."""
+    workspace = a_pipeline_workspace(tmp_path)
     text = workspace.ductile("pipeline", "show", "order").out
     assert text == (
         "order\n"
@@ -235,20 +239,20 @@ def test_show(tmp_path: Path) -> None:
         "│  └─ echo  if not config.api_key eq ***\n"
         "└─ end: echo\n"
     )
-    shown = workspace.json("pipeline", "show", "order")
-    nodes = {node["path"]: node for node in shown["graph"]["nodes"]}
+    document = workspace.json("pipeline", "show", "order")
+    nodes = {node["path"]: node for node in document["graph"]["nodes"]}
     assert nodes["end"]["with"] == {"api_key": "********", "total": "{payload.total}"}
     assert nodes["make"]["next"] == "big"
     assert nodes["big/1"]["if"] == {
         "kind": "not",
         "not": {"kind": "comparison", "path": "config.api_key", "op": "eq", "value": "***"},
     }
-    assert "canary" not in json.dumps(shown)
+    assert "canary" not in json.dumps(document)
 
 
 def test_graph(tmp_path: Path) -> None:
-    """Mermaid to standard output, SVG to a file; another format is a mistake."""
-    workspace = a_line(tmp_path)
+    """Mermaid is written to standard output and SVG to a file; another format is a usage error."""
+    workspace = a_pipeline_workspace(tmp_path)
     assert workspace.ductile("pipeline", "graph", "order").out.startswith("flowchart TD\n")
     assert (
         workspace.json("pipeline", "graph", "order", "--format", "svg", "-o", "order.svg")["output"]
@@ -256,15 +260,17 @@ def test_graph(tmp_path: Path) -> None:
     )
     assert read_svg((tmp_path / "order.svg").read_text()).tag.endswith("svg")
     assert workspace.ductile("pipeline", "graph", "order", "--format", "png").status == 2
-    unwritable = workspace.json("pipeline", "graph", "order", "-o", "nowhere/x.svg", status=77)["error"]
-    assert "nowhere/x.svg cannot be written" in unwritable["message"]
+    error = workspace.json("pipeline", "graph", "order", "-o", "nowhere/x.svg", status=77)["error"]
+    assert "nowhere/x.svg cannot be written" in error["message"]
 
 
 def test_check(tmp_path: Path) -> None:
-    """A step that could not run is an error; the others are in order."""
-    workspace = a_line(tmp_path)
-    checked = workspace.json("pipeline", "check", status=78)
-    assert {each["name"]: [fault["step"] for fault in each["faults"]] for each in checked["pipelines"]} == {
+    """A step that could not run is an error of its pipeline only."""
+    workspace = a_pipeline_workspace(tmp_path)
+    report = workspace.json("pipeline", "check", status=78)
+    assert {
+        pipeline["name"]: [fault["step"] for fault in pipeline["faults"]] for pipeline in report["pipelines"]
+    } == {
         "order": [],
         "shaky": [],
         "asleep": ["1"],
@@ -275,37 +281,37 @@ def test_check(tmp_path: Path) -> None:
 
 
 def test_check_with_a_payload(tmp_path: Path) -> None:
-    """Which of the first steps would run, and why; nothing is run."""
-    workspace = a_line(tmp_path)
+    """The trial says which of the first steps would run, and why; nothing is run."""
+    workspace = a_pipeline_workspace(tmp_path)
     workspace.config.write_text(
         workspace.config.read_text().replace(
             "      - {id: make, uses: maker}\n      - id: big", "      - id: big"
         )
     )
-    small = workspace.json("pipeline", "check", "order", "--payload", '{"total": 35}')["trial"]
-    assert [(step["step"], step["outcome"]) for step in small["steps"]] == [
+    small_trial = workspace.json("pipeline", "check", "order", "--payload", '{"total": 35}')["trial"]
+    assert [(step["step"], step["outcome"]) for step in small_trial["steps"]] == [
         ("big", "bypassed"),
         ("end", "runs"),
     ]
-    assert "payload.total gte 100 is false (found 35)" in small["steps"][0]["because"]
-    assert small["steps"][1]["payload"] == {"api_key": "********", "total": 35}
-    large = workspace.json("pipeline", "check", "order", "--payload", '{"total": 350}')["trial"]
-    assert large["steps"][0]["step"] == "big/1"
+    assert "payload.total gte 100 is false (found 35)" in small_trial["steps"][0]["because"]
+    assert small_trial["steps"][1]["payload"] == {"api_key": "********", "total": 35}
+    large_trial = workspace.json("pipeline", "check", "order", "--payload", '{"total": 350}')["trial"]
+    assert large_trial["steps"][0]["step"] == "big/1"
     assert (
-        large["steps"][0]["because"]
+        large_trial["steps"][0]["because"]
         == "big: the condition holds: payload.total gte 100 is true (found 350); "
         "the condition holds: config.api_key eq *** is false (there is no config.api_key)"
     )
-    bad = workspace.json("pipeline", "check", "order", "--payload", "{}")["trial"]
-    assert [step["outcome"] for step in bad["steps"]] == ["bypassed", "not_made"]
-    never = workspace.json("pipeline", "check", "order", "--payload", '{"test": true}')["trial"]
-    assert never["starts"] is False
+    failed_trial = workspace.json("pipeline", "check", "order", "--payload", "{}")["trial"]
+    assert [step["outcome"] for step in failed_trial["steps"]] == ["bypassed", "not_made"]
+    refused_trial = workspace.json("pipeline", "check", "order", "--payload", '{"test": true}')["trial"]
+    assert refused_trial["starts"] is False
     assert workspace.ductile("pipeline", "check", "--payload", "{}").status == 2
     assert not (tmp_path / "demo" / "data").exists()
 
 
 def test_the_command_line_is_a_source(tmp_path: Path) -> None:
-    """Routes and pipelines may be for what is sent from there, and nothing else starts them."""
+    """Routes and pipelines may be for events of the command line only."""
     workspace = a_workspace(tmp_path)
     workspace.append(
         "routes: [{from: cli, event_type: made, to: echo}, {from: api, event_type: made, to: echo.poll}]\n"
@@ -316,10 +322,10 @@ def test_the_command_line_is_a_source(tmp_path: Path) -> None:
 
 
 def test_event_send(workspace: Workspace) -> None:
-    """Everything that waits for the event is started and listed; a key makes it once."""
+    """All that is triggered by the event is started and listed."""
     assert workspace.json("event", "send", "order.placed", "--dry-run")["would_start"] == ["pipeline:order"]
     sent = workspace.json("event", "send", "order.placed", "--payload", '{"n": 1}')
-    assert [one["target"] for one in sent["started"]] == ["pipeline:order"]
+    assert [job["target"] for job in sent["started"]] == ["pipeline:order"]
     assert workspace.json("event", "send", "order.placed", "--payload", '{"test": true}')["dropped"] != []
     assert workspace.ductile("event", "send", "nobody.listens").out == (
         "No route or pipeline matches nobody.listens from `cli`.\n"
@@ -345,8 +351,8 @@ def test_event_send_tells_what_became_of_it_by_then(tmp_path: Path) -> None:
 
 
 def test_event_tail(tmp_path: Path) -> None:
-    """The latest of the ledger; followed, each entry as it comes until it stops."""
-    workspace = a_line(tmp_path)
+    """The command prints the latest entries of the ledger; with -f, each new entry until the daemon stops."""
+    workspace = a_pipeline_workspace(tmp_path)
     assert workspace.ductile("event", "tail").out == "Nothing has happened yet.\n"
     with (
         a_daemon(workspace) as daemon,
@@ -361,8 +367,8 @@ def test_event_tail(tmp_path: Path) -> None:
         assert json.loads(follower.stdout.readline())["kind"] == "config.loaded"
         run_id = workspace.json("pipeline", "run", "order")["job_id"]
         rows = (json.loads(line) for line in follower.stdout)
-        switch = next(row for row in rows if row["kind"] == "core.switch")
-        assert (switch["run_id"], switch["data"]["step"]) == (run_id, "big")
+        entry = next(row for row in rows if row["kind"] == "core.switch")
+        assert (entry["run_id"], entry["data"]["step"]) == (run_id, "big")
         daemon.end()
         assert follower.wait(PATIENCE) == 0
     lines = workspace.ductile("event", "tail", "-n", "1000").out.splitlines()
@@ -372,26 +378,26 @@ def test_event_tail(tmp_path: Path) -> None:
 
 def test_on_a_terminal_each_step_is_shown_as_it_ends(workspace: Workspace) -> None:
     """Long work shows progress; the result comes last."""
-    main, other = pty.openpty()
+    terminal, process_end = pty.openpty()
     environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
     process = subprocess.Popen(
         [DUCTILE, "pipeline", "run", "order", "--config", "demo"],
         cwd=workspace.directory,
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=other,
+        stdout=process_end,
         stderr=subprocess.DEVNULL,
     )
-    os.close(other)
-    shown = b""
+    os.close(process_end)
+    output = b""
     try:
-        while part := os.read(main, 4096):
-            shown += part
+        while part := os.read(terminal, 4096):
+            output += part
     except OSError:
         pass  # a terminal without a writer raises this
-    os.close(main)
+    os.close(terminal)
     assert process.wait(PATIENCE) == 0
-    assert shown.decode().split("\r\n") == [
+    assert output.decode().split("\r\n") == [
         "· make  maker handle  succeeded",
         "· end  echo handle  succeeded",
         "done",
