@@ -1,4 +1,4 @@
-"""Files that jobs left behind: served from the roots, and from nowhere else."""
+"""Artifacts are served from the roots, and from nowhere else."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SECRET = "canary-outside-the-roots"
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root, with a file in it, links that lead out of it, and one that does not."""
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the root, with files in it, links that lead out of it, and one that does not."""
     base = tmp_path_factory.mktemp("files")
     root = base / "out"
     (root / "deep").mkdir(parents=True)
@@ -32,24 +32,24 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, out: Path) -> Iterator[Api]:
+def api(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Api]:
     artifacts = [
-        {"name": "data", "path": str(out / "data.bin"), "media_type": "application/x-thing"},
+        {"name": "data", "path": str(root / "data.bin"), "media_type": "application/x-thing"},
         {"name": "page", "path": "deep/page.html"},
-        {"name": "latest", "path": str(out / "latest")},
-        {"name": "odd type", "path": str(out / "data.bin"), "media_type": "text/html\r\nSet-Cookie: a=b"},
-        {"name": "secret", "path": str(out.parent / "secret.txt")},
-        {"name": "dots", "path": str(out / ".." / "secret.txt")},
+        {"name": "latest", "path": str(root / "latest")},
+        {"name": "odd type", "path": str(root / "data.bin"), "media_type": "text/html\r\nSet-Cookie: a=b"},
+        {"name": "secret", "path": str(root.parent / "secret.txt")},
+        {"name": "dots", "path": str(root / ".." / "secret.txt")},
         {"name": "relative dots", "path": "../secret.txt"},
-        {"name": "link", "path": str(out / "away.txt")},
-        {"name": "through a link", "path": str(out / "away" / "secret.txt")},
-        {"name": "root", "path": str(out)},
-        {"name": "folder", "path": str(out / "deep")},
-        {"name": "pipe", "path": str(out / "pipe")},
-        {"name": "gone", "path": str(out / "gone")},
+        {"name": "link", "path": str(root / "away.txt")},
+        {"name": "through a link", "path": str(root / "away" / "secret.txt")},
+        {"name": "root", "path": str(root)},
+        {"name": "folder", "path": str(root / "deep")},
+        {"name": "pipe", "path": str(root / "pipe")},
+        {"name": "gone", "path": str(root / "gone")},
         {"name": "web", "url": "https://example.org/x.png"},
     ]
-    more = f"artifacts:\n  roots: [{json.dumps(str(out))}]\n"
+    more = f"artifacts:\n  roots: [{json.dumps(str(root))}]\n"
     workspace = an_api_workspace(tmp_path_factory.mktemp("api"), "  painter: {}\n", more=more)
     workspace.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
     with an_api(workspace) as running:
@@ -62,11 +62,11 @@ def job(api: Api) -> str:
     return job_id
 
 
-def test_a_file_under_a_root(api: Api, job: str, out: Path) -> None:
-    """Its bytes, its type, as a download that no browser takes for a page of ours."""
-    said = api.ask("GET", f"/job/{job}/artifact/data")
-    assert (said.status, said.content) == (200, (out / "data.bin").read_bytes())
-    assert said.headers["content-type"] == "application/x-thing"
+def test_a_file_under_a_root(api: Api, job: str, root: Path) -> None:
+    """The response has its bytes and its type, as a download that no browser takes for a page of Ductile."""
+    response = api.ask("GET", f"/job/{job}/artifact/data")
+    assert (response.status, response.content) == (200, (root / "data.bin").read_bytes())
+    assert response.headers["content-type"] == "application/x-thing"
     page = api.ask("GET", f"/job/{job}/artifact/page")
     assert (page.status, page.headers["content-type"]) == (200, "text/html")
     assert page.headers["x-content-type-options"] == "nosniff"
@@ -74,16 +74,16 @@ def test_a_file_under_a_root(api: Api, job: str, out: Path) -> None:
     assert page.headers["content-security-policy"].startswith("sandbox")
 
 
-def test_a_link_that_stays_inside(api: Api, job: str, out: Path) -> None:
+def test_a_link_that_stays_inside(api: Api, job: str, root: Path) -> None:
     """The resolved path of the file decides."""
-    assert api.ask("GET", f"/job/{job}/artifact/latest").content == (out / "data.bin").read_bytes()
+    assert api.ask("GET", f"/job/{job}/artifact/latest").content == (root / "data.bin").read_bytes()
 
 
 def test_a_type_that_cannot_stand_in_a_header(api: Api, job: str) -> None:
-    """A plugin cannot write headers of ours."""
-    said = api.ask("GET", f"/job/{job}/artifact/odd%20type")
-    assert (said.status, said.headers["content-type"]) == (200, "application/octet-stream")
-    assert "set-cookie" not in said.headers
+    """A plugin cannot add headers to a response."""
+    response = api.ask("GET", f"/job/{job}/artifact/odd%20type")
+    assert (response.status, response.headers["content-type"]) == (200, "application/octet-stream")
+    assert "set-cookie" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_a_type_that_cannot_stand_in_a_header(api: Api, job: str) -> None:
 )
 def test_everything_else_is_not_there(api: Api, job: str, name: str) -> None:
     """Only files inside the roots are served, with links resolved."""
-    said = api.ask("GET", f"/job/{job}/artifact/{name}")
-    assert (said.status, said.code) == (404, "not_found")
-    assert SECRET.encode() not in said.content
+    response = api.ask("GET", f"/job/{job}/artifact/{name}")
+    assert (response.status, response.code) == (404, "not_found")
+    assert SECRET.encode() not in response.content
 
 
-def test_without_roots_nothing_is_served(tmp_path: Path, out: Path) -> None:
-    """Serving files is something an operator decides."""
+def test_without_roots_nothing_is_served(tmp_path: Path, root: Path) -> None:
+    """The operator decides whether files are served."""
     workspace = an_api_workspace(tmp_path, "  painter: {}\n")
-    artifacts = [{"name": "data", "path": str(out / "data.bin")}]
+    artifacts = [{"name": "data", "path": str(root / "data.bin")}]
     workspace.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
     with an_api(workspace) as api:
         job_id = api.ended(api.post("/plugin/painter/poll")["job_id"])["job_id"]

@@ -11,7 +11,7 @@ from ductile.api.endpoints import ENDPOINTS
 
 
 def test_tokens_switch_with_a_reload(tmp_path: Path) -> None:
-    """The new one opens, the old one does not, and no connection is dropped."""
+    """The new token is accepted, the old one is refused, and no connection is dropped."""
     workspace = an_api_workspace(tmp_path)
     with an_api(workspace) as api:
         assert api.ask("GET", "/jobs", token=token_for("jobs:ro")).status == 200
@@ -27,23 +27,23 @@ def test_a_repeated_call_is_one_after_another_token_is_gone(tmp_path: Path) -> N
     """The keys of a token without a name are its own, whatever tokens stand before it."""
     workspace = an_api_workspace(tmp_path)
     text = workspace.config.read_text()
-    first = '      - {token: first-of-two, scopes: ["*"]}\n'
-    second = '      - {token: second-of-two, scopes: ["*"]}\n'
-    workspace.config.write_text(text.replace("    tokens:\n", f"    tokens:\n{first}{second}"))
+    first_token = '      - {token: first-of-two, scopes: ["*"]}\n'
+    second_token = '      - {token: second-of-two, scopes: ["*"]}\n'
+    workspace.config.write_text(text.replace("    tokens:\n", f"    tokens:\n{first_token}{second_token}"))
     call = partial(Api.post, path="/plugin/echo/poll", headers={"Idempotency-Key": "once"})
     with an_api(workspace) as api:
-        mine = call(api, token="second-of-two")
-        other = call(api, token="first-of-two")
-        assert other["deduplicated"] is False
-        workspace.config.write_text(workspace.config.read_text().replace(first, ""))
+        first_job = call(api, token="second-of-two")
+        other_job = call(api, token="first-of-two")
+        assert other_job["deduplicated"] is False
+        workspace.config.write_text(workspace.config.read_text().replace(first_token, ""))
         assert workspace.ductile("config", "lock").status == 0
         api.post("/system/reload", status=200)
-        again = call(api, token="second-of-two")
-        assert (again["job_id"], again["deduplicated"]) == (mine["job_id"], True)
+        repeated = call(api, token="second-of-two")
+        assert (repeated["job_id"], repeated["deduplicated"]) == (first_job["job_id"], True)
 
 
 def test_a_command_in_the_body_needs_the_right_to_run_it(tmp_path: Path) -> None:
-    """As one in the path: a token for the commands of a plugin that read may not run one that writes."""
+    """A token for the reading commands of a plugin may not run a writing one that the body names."""
     workspace = an_api_workspace(tmp_path, "  mixed: {}\n", scopes=(*SCOPES, "mixed:ro"))
     manifest = workspace.plugin("mixed", answering({"status": "ok"})) / "manifest.yaml"
     commands = "commands: [{name: poll, type: read}, {name: handle, type: write}]"
@@ -61,7 +61,7 @@ def test_a_command_in_the_body_needs_the_right_to_run_it(tmp_path: Path) -> None
 
 
 def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
-    """A token that is taken away reads nothing more, also where it has begun to read."""
+    """A token that is taken away reads nothing more, also on a stream that it has opened."""
     workspace = an_api_workspace(tmp_path)
     with an_api(workspace) as api, EventReader(api) as reader:
         text = workspace.config.read_text()
@@ -90,15 +90,15 @@ def test_a_slow_body_does_not_keep_a_token_alive(tmp_path: Path) -> None:
 
 
 def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
-    """The problems are in the answer; an address cannot be changed by a reload."""
+    """The response lists the problems; a reload cannot change an address."""
     workspace = an_api_workspace(tmp_path)
     with an_api(workspace) as api:
         text = workspace.config.read_text()
         workspace.config.write_text(text + "  nobody: {nonsense: 1}\n")
-        said = api.ask("POST", "/system/reload")
-        assert said.status == 422
-        assert said.code in ("config_invalid", "integrity_violation")
-        assert said.body["error"]["details"]["problems"]
+        response = api.ask("POST", "/system/reload")
+        assert response.status == 422
+        assert response.code in ("config_invalid", "integrity_violation")
+        assert response.body["error"]["details"]["problems"]
         workspace.config.write_text(text.replace("listen: localhost:0", "listen: localhost:1"))
         assert workspace.ductile("config", "lock").status == 0
         assert api.ask("POST", "/system/reload").code == "conflict"
@@ -120,23 +120,23 @@ def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
 
 
 def test_a_request_through_a_proxy_learns_little_about_health(tmp_path: Path) -> None:
-    """Peers that are not loopback get `status` only, and behind a proxy all seem to be."""
+    """Peers that are not loopback get `status` only; behind a proxy every peer seems to be loopback."""
     with an_api(an_api_workspace(tmp_path)) as api:
         for path in ("/healthz", "/readyz"):
             assert "queue_depth" in api.ask("GET", path).body
             for header in ("X-Forwarded-For", "Forwarded"):
-                said = api.ask("GET", path, headers={header: "for=203.0.113.7"})
-                assert (said.status, set(said.body)) == (200, {"status", "message"})
+                response = api.ask("GET", path, headers={header: "for=203.0.113.7"})
+                assert (response.status, set(response.body)) == (200, {"status", "message"})
 
 
 def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> None:
-    """429 with Retry-After after too many wrong tokens; a right one still passes from there."""
+    """Too many wrong tokens are answered 429 with Retry-After; a right token still passes."""
     with an_api(an_api_workspace(tmp_path)) as api:
         statuses = [api.ask("GET", "/jobs", token=f"guess-{number}").status for number in range(15)]
         assert statuses == [401] * 10 + [429] * 5
-        said = api.ask("GET", "/jobs", token="guess")
-        assert said.code == "too_many"
-        assert 1 <= int(said.headers["retry-after"]) <= 60
+        response = api.ask("GET", "/jobs", token="guess")
+        assert response.code == "too_many"
+        assert 1 <= int(response.headers["retry-after"]) <= 60
         assert api.ask("GET", "/jobs").status == 200
         assert api.ask("GET", "/jobs", token=None).status == 401
         assert b"ductile_http_unauthorized_total 16.0\n" in api.ask("GET", "/metrics").content
@@ -145,7 +145,7 @@ def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> N
 
 
 def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> None:
-    """Open on loopback; elsewhere only with api.open_discovery, or a token, whatever that may do."""
+    """The catalogue is open on loopback; elsewhere it needs `api.open_discovery` or any token."""
     workspace = an_api_workspace(tmp_path)
     workspace.config.write_text(
         workspace.config.read_text().replace("listen: localhost:0", "listen: 0.0.0.0:0")
@@ -168,7 +168,7 @@ def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> No
 
 
 def test_an_address_that_is_taken(tmp_path: Path) -> None:
-    """The daemon names what it could not do and does not start half."""
+    """The daemon names the address, says what to do, and does not start."""
     workspace = an_api_workspace(tmp_path / "one")
     with an_api(workspace) as api:
         other = an_api_workspace(tmp_path / "two")
@@ -182,7 +182,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
-    """Off by default."""
+    """The API is off by default."""
     from builders.daemons import a_daemon, a_workspace  # noqa: PLC0415 - the only daemon here without it
 
     with a_daemon(a_workspace(tmp_path)) as daemon:
@@ -190,7 +190,7 @@ def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
 
 
 def test_the_token_of_a_forbidden_request_is_named_in_the_log(tmp_path: Path) -> None:
-    """Every request is logged with the token's name, above all the one that was refused."""
+    """Every request is logged with the name of its token, also a refused one."""
     with an_api(an_api_workspace(tmp_path)) as api:
         assert api.ask("POST", "/plugin/echo/poll", token=token_for("jobs:ro")).code == "denied"
         line = api.daemon.wait_for("api.request", lambda line: line["path"] == "/plugin/echo/poll")

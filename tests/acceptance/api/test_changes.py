@@ -1,4 +1,4 @@
-"""Calls that change something and need no body: a body is read nevertheless."""
+"""Requests that change something and need no body: a body is checked nevertheless."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from builders.http import Api, an_api, an_api_workspace
 
-#: Every call of the kind, on a job that the test knows.
+#: The path of every such request.
 CHANGES = (
     "/job/{job}/cancel",
     "/job/{job}/retry",
@@ -38,7 +38,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def running(api: Api) -> str:
-    """A job that runs until it is killed."""
+    """Return the id of a job that runs until it is killed."""
     job_id: str = api.post("/plugin/slow/poll")["job_id"]
     api.daemon.wait_until_started(job_id)
     return job_id
@@ -46,7 +46,7 @@ def running(api: Api) -> str:
 
 @pytest.mark.parametrize("path", CHANGES)
 @pytest.mark.parametrize(
-    ("body", "status", "complaint"),
+    ("body", "status", "message"),
     [
         (b"this is not json", 400, "not JSON"),
         (b"[]", 400, "has to be a JSON object"),
@@ -57,12 +57,12 @@ def running(api: Api) -> str:
     ids=["no json", "no object", "unknown field", "wrong type", "too large"],
 )
 def test_a_body_is_read_before_anything_is_done(
-    api: Api, running: str, path: str, body: object, status: int, complaint: str
+    api: Api, running: str, path: str, body: object, status: int, message: str
 ) -> None:
-    """400, 413 and 422 as for every other call, and nothing is changed."""
-    said = api.ask("POST", path.format(job=running), body)
-    assert said.status == status, said
-    assert complaint in said.body["message"]
+    """The response is 400, 413 or 422 as for every other request, and nothing is changed."""
+    response = api.ask("POST", path.format(job=running), body)
+    assert response.status == status, response
+    assert message in response.body["message"]
     assert api.get(f"/job/{running}")["status"] == "running"
     assert api.get(f"/job/{running}")["cancel_requested_at"] is None
     (schedule,) = api.get("/schedules")["schedules"]
@@ -70,16 +70,16 @@ def test_a_body_is_read_before_anything_is_done(
 
 
 def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
-    """`dry_run` is the `--dry-run` of the command line, and the answer says so."""
-    failed = api.post("/plugin/broken/poll")["job_id"]
-    assert api.ended(failed)["status"] == "failed"
+    """`dry_run` means what `--dry-run` means on the command line, and the response says so."""
+    failed_job = api.post("/plugin/broken/poll")["job_id"]
+    assert api.ended(failed_job)["status"] == "failed"
     for path in CHANGES:
-        job = failed if path.endswith("/retry") else running
-        said = api.ask("POST", path.format(job=job), {"dry_run": True})
-        assert (said.status, said.body["dry_run"]) == (200, True), said
-        assert said.body["message"] == "This was a dry run: nothing was changed."
+        job_id = failed_job if path.endswith("/retry") else running
+        response = api.ask("POST", path.format(job=job_id), {"dry_run": True})
+        assert (response.status, response.body["dry_run"]) == (200, True), response
+        assert response.body["message"] == "This was a dry run: nothing was changed."
     assert api.get(f"/job/{running}")["cancel_requested_at"] is None
-    assert api.get(f"/job/{failed}")["status"] == "failed"
+    assert api.get(f"/job/{failed_job}")["status"] == "failed"
     (schedule,) = api.get("/schedules")["schedules"]
     assert schedule["paused_at"] is None
 
@@ -100,14 +100,14 @@ def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
 def test_an_unknown_parameter_is_refused(api: Api, running: str, method: str, path: str) -> None:
     """`?async=true` or `?dry_run=true` is refused where it means nothing."""
     body = {"type": "a.b"} if path == "/event" else None
-    said = api.ask(method, f"{path.format(job=running)}?asnyc=true", body)
-    assert (said.status, said.code) == (400, "usage"), said
-    assert said.body["message"] == "there is no parameter asnyc"
-    assert said.body["error"]["hint"]
+    response = api.ask(method, f"{path.format(job=running)}?asnyc=true", body)
+    assert (response.status, response.code) == (400, "usage"), response
+    assert response.body["message"] == "there is no parameter asnyc"
+    assert response.body["error"]["hint"]
     assert api.get(f"/job/{running}")["cancel_requested_at"] is None
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_a_health_probe_may_carry_anything(api: Api, path: str) -> None:
-    """Monitors add parameters of their own, and must not take that for illness."""
+    """Monitors add parameters of their own, and must not take a refusal for an unhealthy daemon."""
     assert api.ask("GET", f"{path}?nonce=17", token=None).status == 200

@@ -24,18 +24,19 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield running
 
 
-def base_of(api: Api) -> str:
+def base_path(api: Api) -> str:
+    """Return the path below which the page loads its files."""
     page = api.ask("GET", "/ui", token=None).content.decode()
-    found = re.search(r'src="(/ui/static/[0-9a-f]+)/main\.js"', page)
-    assert found is not None, page
-    return found[1]
+    match = re.search(r'src="(/ui/static/[0-9a-f]+)/main\.js"', page)
+    assert match is not None, page
+    return match[1]
 
 
 def test_every_address_below_ui_is_the_page(api: Api) -> None:
     """Pages have addresses of their own, which can be sent to a colleague."""
     for path in ("/ui", "/ui/", "/ui/jobs?status=failed", "/ui/job/0123"):
-        said = api.ask("GET", path, token=None)
-        assert (said.status, said.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        response = api.ask("GET", path, token=None)
+        assert (response.status, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert api.ask("POST", "/ui/jobs", {}, token=None).code == "method_not_allowed"
     assert api.ask("GET", "/uikit", token=None).code == "not_found"
 
@@ -56,18 +57,20 @@ def test_files_are_kept_for_ever_and_the_page_is_asked_for_again(api: Api) -> No
     for path in FILES:
         if path.name == "index.html":
             continue
-        said = api.ask("GET", f"{base_of(api)}/{path.relative_to(STATIC).as_posix()}", token=None)
-        assert said.content == path.read_bytes()
-        assert said.headers["cache-control"] == "public, max-age=31536000, immutable"
-        assert said.headers["x-content-type-options"] == "nosniff"
+        response = api.ask("GET", f"{base_path(api)}/{path.relative_to(STATIC).as_posix()}", token=None)
+        assert response.content == path.read_bytes()
+        assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert response.headers["x-content-type-options"] == "nosniff"
     assert api.ask("GET", "/ui/static/0123/main.js", token=None).code == "not_found"
-    assert api.ask("GET", f"{base_of(api)}/../__init__.py", token=None).code == "not_found"
+    assert api.ask("GET", f"{base_path(api)}/../__init__.py", token=None).code == "not_found"
 
 
 def test_files_are_sent_compressed(api: Api) -> None:
-    said = api.ask("GET", f"{base_of(api)}/main.js", token=None, headers={"Accept-Encoding": "br, gzip"})
-    assert said.headers["content-encoding"] == "gzip"
-    assert gzip.decompress(said.content) == (STATIC / "main.js").read_bytes()
+    response = api.ask(
+        "GET", f"{base_path(api)}/main.js", token=None, headers={"Accept-Encoding": "br, gzip"}
+    )
+    assert response.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(response.content) == (STATIC / "main.js").read_bytes()
 
 
 def test_the_page_is_small() -> None:
@@ -76,7 +79,7 @@ def test_the_page_is_small() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_no_text_can_become_markup_or_script(path: Path) -> None:
-    """What plugins and payloads say is put into text nodes, by one module that knows no other way."""
+    """Text of plugins and payloads is only put into text nodes."""
     forbidden = (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|srcdoc"
         r"|\beval\(|new Function|setTimeout\(\s*[\"'`]|javascript:|\sstyle=|\son\w+=[\"']"
@@ -91,7 +94,7 @@ def test_nothing_comes_from_elsewhere(path: Path) -> None:
 
 
 def test_a_browser_that_opens_the_address_of_the_daemon_gets_the_dashboard(api: Api) -> None:
-    """Programs get JSON with a link to it."""
+    """A program gets JSON with a link to the dashboard."""
     browser = api.ask("GET", "/", token=None, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert (browser.status, browser.headers["location"]) == (302, "/ui")
     program = api.ask("GET", "/", token=None, headers={"Accept": "*/*"})

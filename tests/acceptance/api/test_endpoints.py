@@ -22,7 +22,7 @@ pipelines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A request, and which scopes let it pass. `*` always does."""
+    """A request, and the scopes that allow it. `*` always does."""
 
     method: str
     path: str
@@ -76,7 +76,7 @@ CASES = (
     ),
     Case(
         method="POST",
-        path="/trigger/echo/poll",  # no pipeline answers to this
+        path="/trigger/echo/poll",  # no pipeline has this trigger
         scopes=("plugin:rw", "echo:rw"),
         template="/trigger/{plugin}/{command}",
         status=202,
@@ -624,24 +624,24 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_the_scopes_that_let_it_pass(api: Api, case: Case) -> None:
-    """Exactly these, and `*`; rw includes ro; the older words count."""
-    passing = {"*", *case.scopes}
+def test_the_scopes_that_allow_a_request(api: Api, case: Case) -> None:
+    """Exactly the listed scopes and `*` allow it; rw includes ro, and older names of scopes count."""
+    allowed = {"*", *case.scopes}
     for scope in EVERY_SCOPE:
-        said = api.ask(case.method, case.path, case.body, token=token_for(scope))
-        if scope in passing:
-            assert said.status == case.status, (scope, said)
+        response = api.ask(case.method, case.path, case.body, token=token_for(scope))
+        if scope in allowed:
+            assert response.status == case.status, (scope, response)
         else:
-            assert (said.status, said.code) == (403, "denied"), (scope, said)
-            assert said.body["error"]["details"]["needed"], said
+            assert (response.status, response.code) == (403, "denied"), (scope, response)
+            assert response.body["error"]["details"]["needed"], response
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_a_missing_or_unknown_token_is_refused(api: Api, case: Case) -> None:
-    """401, and nothing about what is behind it."""
-    said = api.ask(case.method, case.path, case.body, token=None)
-    assert (said.status, said.code) == (401, "unauthorized")
-    assert said.headers["www-authenticate"] == 'Bearer realm="ductile"'
+    """The response is 401, and tells nothing about the endpoint."""
+    response = api.ask(case.method, case.path, case.body, token=None)
+    assert (response.status, response.code) == (401, "unauthorized")
+    assert response.headers["www-authenticate"] == 'Bearer realm="ductile"'
     basic = api.ask(case.method, case.path, case.body, headers={"Authorization": "Basic YTpi"})
     assert basic.status in (401, 429)
 
@@ -649,14 +649,14 @@ def test_a_missing_or_unknown_token_is_refused(api: Api, case: Case) -> None:
 @pytest.mark.parametrize("path", OPEN)
 def test_these_endpoints_are_open_on_loopback(api: Api, path: str) -> None:
     """Health and the catalogue need no token while the API listens on this machine only."""
-    said = api.ask("GET", path, token=None)
-    assert said.status == 200, said
+    response = api.ask("GET", path, token=None)
+    assert response.status == 200, response
     if not path.endswith(".json"):
-        assert isinstance(said.body["message"], str)
+        assert isinstance(response.body["message"], str)
 
 
 def test_every_endpoint_is_among_the_cases() -> None:
-    """An endpoint that is added is tested here, or this fails."""
+    """An endpoint that is added needs a case."""
     tested = {(case.method, case.template) for case in CASES} | {
         ("GET", path.replace("echo", "{plugin}")) for path in OPEN
     }
@@ -668,13 +668,13 @@ def test_every_answer_has_a_message(api: Api) -> None:
     for case in CASES:
         if case.path == "/metrics":
             continue
-        said = api.ask(case.method, case.path, case.body)
-        assert isinstance(said.body["message"], str), case
-        assert said.body["message"], case
+        response = api.ask(case.method, case.path, case.body)
+        assert isinstance(response.body["message"], str), case
+        assert response.body["message"], case
 
 
 def test_a_job_from_submission_to_its_result(api: Api) -> None:
-    """202 with the id; then every field of the job, its result and how it got there."""
+    """A submission is answered 202 with the id; the job has its fields, result and transitions."""
     submitted = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, token=token_for("echo:rw"))
     assert submitted["status"] == "queued"
     assert submitted["deduplicated"] is False
@@ -691,30 +691,30 @@ def test_a_job_from_submission_to_its_result(api: Api) -> None:
 
 
 def test_pages_follow_one_another(api: Api) -> None:
-    """Newest first, cursors, filters, aliases of states; a limit beyond 200 is refused."""
-    made = [api.post("/plugin/reader/look")["job_id"] for _ in range(5)]
-    for job_id in made:
+    """Jobs are listed newest first, with cursors, filters and aliases; a limit beyond 200 is refused."""
+    job_ids = [api.post("/plugin/reader/look")["job_id"] for _ in range(5)]
+    for job_id in job_ids:
         api.ended(job_id)
     first = api.get("/jobs?plugin=reader&limit=3&status=ok")
     second = api.get(f"/jobs?plugin=reader&limit=3&status=ok&cursor={first['next_cursor']}")
-    listed = [job["job_id"] for job in (*first["jobs"], *second["jobs"])]
-    assert listed[:5] == made[::-1]
+    listed_ids = [job["job_id"] for job in (*first["jobs"], *second["jobs"])]
+    assert listed_ids[:5] == job_ids[::-1]
     assert "payload" not in first["jobs"][0]
     assert api.ask("GET", "/jobs?limit=201").code == "usage"
     assert api.ask("GET", "/jobs?limit=x").code == "usage"
     assert api.ask("GET", "/jobs?status=lost").code == "usage"
     assert api.ask("GET", "/jobs?cursor=abc").code == "refused"
     assert api.ask("GET", "/jobs?plugni=reader").body["error"]["hint"] == "did you mean plugin?"
-    assert api.get(f"/jobs?job_id={made[0]}&submitted_by=api")["jobs"][0]["job_id"] == made[0]
+    assert api.get(f"/jobs?job_id={job_ids[0]}&submitted_by=api")["jobs"][0]["job_id"] == job_ids[0]
     assert len(api.get("/job-logs?plugin=reader&limit=2")["logs"]) == 2
     assert api.get("/job-logs?status=pending")["logs"] == []
-    found = api.get("/jobs?query=read&plugin=reader")["jobs"]
-    assert {job["job_id"] for job in found} >= set(made)
+    found_jobs = api.get("/jobs?query=read&plugin=reader")["jobs"]
+    assert {job["job_id"] for job in found_jobs} >= set(job_ids)
     assert api.get("/jobs?query=nobody-said-this")["jobs"] == []
 
 
 def test_cancel_and_retry(tmp_path: Path) -> None:
-    """Cancel kills a running job, retry queues a dead one; 409 in the wrong state."""
+    """Cancel kills a running job and retry queues a dead one; in another status the response is 409."""
     workspace = an_api_workspace(tmp_path, "  slow: {}\n")
     workspace.plugin("slow", "#!/bin/sh\ncat >/dev/null\nexec sleep 300\n")
     with an_api(workspace) as api:
@@ -731,61 +731,65 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
 
 
 def test_a_breaker_of_a_command_that_is_not_there(api: Api) -> None:
-    """404 with those that are, and not a success for nothing."""
+    """The response is 404 and names the commands that exist."""
     for body in ({"command": "pull"}, {"command": "pull", "dry_run": True}):
-        said = api.ask("POST", "/system/breaker/echo/reset", body)
-        assert (said.status, said.code) == (404, "not_found")
-        assert said.body["error"]["hint"] == "did you mean poll? It has poll, handle, health."
+        response = api.ask("POST", "/system/breaker/echo/reset", body)
+        assert (response.status, response.code) == (404, "not_found")
+        assert response.body["error"]["hint"] == "did you mean poll? It has poll, handle, health."
     assert api.post("/system/breaker/echo/reset", {"command": "poll"}, status=200)["reset"] == 0
 
 
 def test_an_event_without_a_listener_is_answered(api: Api) -> None:
-    """Accepted, with a message: a typing error does not look like a success."""
-    heard = api.post("/event", {"type": " echo.handle "})
-    assert (heard["type"], len(heard["started"]), heard["message"]) == (
+    """The event is accepted, with a message that tells a typing error from a success."""
+    published = api.post("/event", {"type": " echo.handle "})
+    assert (published["type"], len(published["started"]), published["message"]) == (
         "echo.handle",
         1,
         "The event was published.",
     )
-    lost = api.post("/event", {"type": "echo.handel"})
-    assert lost["started"] == []
+    unmatched = api.post("/event", {"type": "echo.handel"})
+    assert unmatched["started"] == []
     no_target = "No route or pipeline takes {} from `api`, so nothing was started"
-    assert lost["message"] == f"{no_target.format('echo.handel')}: did you mean echo.handle?"
+    assert unmatched["message"] == f"{no_target.format('echo.handel')}: did you mean echo.handle?"
     assert api.post("/event", {"type": "x"})["message"] == f"{no_target.format('x')}."
-    sent = {"type": "echo.handle", "dedupe_key": "heard-once"}
-    api.ended(api.post("/event", sent)["started"][0]["job_id"])
-    assert api.post("/event", sent)["message"] == "This is a duplicate: what it starts exists already."
+    event = {"type": "echo.handle", "dedupe_key": "heard-once"}
+    api.ended(api.post("/event", event)["started"][0]["job_id"])
+    assert api.post("/event", event)["message"] == "This is a duplicate: what it starts exists already."
     dropped = api.post("/event", {"type": "only.some"})
     assert dropped["dropped"][0]["target"] == "choosy"
     assert dropped["message"] == "Nothing was started: `dropped` has the reasons."
 
 
-@pytest.mark.parametrize("kind", ["", "  ", "ductile.step.succeeded", " ductile.x", "a" * 256])
-def test_an_event_type_that_cannot_be(api: Api, kind: str) -> None:
-    """Our own are refused; and a type is a name, of 255 characters at most."""
-    said = api.ask("POST", "/event", {"type": kind})
-    assert (said.status, said.code) == (422, "refused")
-    assert said.body["error"]["details"]["field"] == "type"
-    assert len(said.body["message"]) < 200
+@pytest.mark.parametrize("event_type", ["", "  ", "ductile.step.succeeded", " ductile.x", "a" * 256])
+def test_an_event_type_that_cannot_be(api: Api, event_type: str) -> None:
+    """Types of Ductile itself are refused; a type is a name of 255 characters at most."""
+    response = api.ask("POST", "/event", {"type": event_type})
+    assert (response.status, response.code) == (422, "refused")
+    assert response.body["error"]["details"]["field"] == "type"
+    assert len(response.body["message"]) < 200
 
 
 def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
-    """Every runnable command and pipeline, with the call that starts it."""
-    listed = api.get("/skills")["skills"]
-    skills = {skill["name"]: skill for skill in listed if skill["kind"] != "operation"}
+    """The catalogue has every runnable command and pipeline, with the request that starts it."""
+    listed_skills = api.get("/skills")["skills"]
+    skills = {skill["name"]: skill for skill in listed_skills if skill["kind"] != "operation"}
     assert skills.keys() == {"echo.poll", "echo.handle", "reader.look", "chain", "choosy"}
-    fixed = {(each["call"]["method"], each["call"]["path"]) for each in listed if each["kind"] == "operation"}
-    assert fixed <= {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
-    assert len(listed) == len(skills) + len(fixed)
+    operations = {
+        (skill["call"]["method"], skill["call"]["path"])
+        for skill in listed_skills
+        if skill["kind"] == "operation"
+    }
+    assert operations <= {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
+    assert len(listed_skills) == len(skills) + len(operations)
     assert skills["reader.look"]["call"] == {"method": "POST", "path": "/plugin/reader/look"}
     assert (skills["reader.look"]["scope"], skills["reader.look"]["read_only"]) == ("reader:ro", True)
     plugins = api.get("/plugins")["plugins"]
-    assert [(each["name"], each["standing"]) for each in plugins] == [
+    assert [(plugin["name"], plugin["standing"]) for plugin in plugins] == [
         ("echo", "active"),
         ("reader", "active"),
         ("ghost", "refused"),
     ]
-    assert [each["refused"] is None for each in plugins] == [True, True, False]
+    assert [plugin["refused"] is None for plugin in plugins] == [True, True, False]
     assert plugins[2]["refused"] == api.get("/plugin/ghost")["refused"]
     assert api.get("/plugin/reader")["commands"]["look"]["call"] == "POST /plugin/reader/look"
     event, _ = api.get("/topology")["events"]
@@ -797,10 +801,10 @@ def test_the_catalogue_tells_what_can_be_called(api: Api) -> None:
 
 
 def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
-    """Exported as Markdown, with the address that the caller has used."""
-    said = api.ask("GET", "/skills?format=markdown", token=None)
-    assert (said.status, said.headers["content-type"]) == (200, "text/markdown; charset=utf-8")
-    text = said.content.decode()
+    """The Markdown export has the address that the caller has used."""
+    response = api.ask("GET", "/skills?format=markdown", token=None)
+    assert (response.status, response.headers["content-type"]) == (200, "text/markdown; charset=utf-8")
+    text = response.content.decode()
     assert text.startswith("---\nname: ductile\n")
     assert f"http://127.0.0.1:{api.port}" in text
     assert "`POST /plugin/reader/look` (scope: reader:ro)" in text
@@ -809,32 +813,34 @@ def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
 
 
 def test_the_cause_of_a_failure_is_served_over_http(tmp_path: Path) -> None:
-    """Also available over HTTP, without a shell."""
+    """The explanation of a job needs no shell on the machine of the daemon."""
     workspace = an_api_workspace(tmp_path, "  broken: {retry: {max_attempts: 1}}\n")
     workspace.plugin("broken", BROKEN)
     with an_api(workspace) as api:
         job_id = api.post("/plugin/broken/poll")["job_id"]
         api.ended(job_id)
-        why = api.get(f"/job/{job_id}/explain", token=token_for("jobs:ro"))
-        assert why["verdict"] == ("broken poll failed in its only attempt (plugin_error): it is broken.")
-        assert why["advice"]
+        explanation = api.get(f"/job/{job_id}/explain", token=token_for("jobs:ro"))
+        assert explanation["verdict"] == (
+            "broken poll failed in its only attempt (plugin_error): it is broken."
+        )
+        assert explanation["advice"]
 
 
 def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
     """The configuration in force, with defaults filled in and tokens masked."""
-    said = api.ask("GET", "/config/view")
-    assert said.body["config"]["service"]["max_workers"] == 4
-    assert said.body["config"]["service"]["max_hops"] == 20
-    assert b"canary" not in said.content
-    warning = said.body["warnings"][0]
+    response = api.ask("GET", "/config/view")
+    assert response.body["config"]["service"]["max_workers"] == 4
+    assert response.body["config"]["service"]["max_hops"] == 20
+    assert b"canary" not in response.content
+    warning = response.body["warnings"][0]
     assert warning["message"] == "a secret is written in the clear"
     assert (warning["file"], warning["key"]) == (str(api.workspace.config), "api.auth.tokens[0].token")
     assert warning["line"] > 1
-    assert api.post("/system/reload", status=200)["warnings"] == said.body["warnings"]
+    assert api.post("/system/reload", status=200)["warnings"] == response.body["warnings"]
 
 
 def test_figures(api: Api) -> None:
-    """The queue, what ran, and the same for Prometheus."""
+    """The API has figures of the queue and of executions, and the same for Prometheus."""
     job_id = api.post("/plugin/echo/poll")["job_id"]
     api.ended(job_id)
     assert api.get("/analytics/queue")["workers"] == 4
@@ -849,14 +855,14 @@ def test_figures(api: Api) -> None:
 
 
 def test_schedules_are_run_over_http(api: Api) -> None:
-    """Run now starts a job, which the answer names."""
+    """Running a schedule by hand starts a job, which the response names."""
     (entry,) = api.get("/schedules?plugin=echo")["schedules"]
     assert entry["id"] == "hourly"
     assert (entry["command"], entry["rule"], entry["timezone"]) == ("poll", "every 1h", "Asia/Kolkata")
-    started = api.ask("POST", "/schedule/echo/hourly/run")
-    assert started.status in (202, 409), started  # the first run of the schedule may still be on its way
-    if started.status == 202:
-        assert api.ended(started.body["job_id"])["submitted_by"] == "scheduler"
+    response = api.ask("POST", "/schedule/echo/hourly/run")
+    assert response.status in (202, 409), response  # the first run of the schedule may still be on its way
+    if response.status == 202:
+        assert api.ended(response.body["job_id"])["submitted_by"] == "scheduler"
 
 
 def test_the_full_text_of_the_log_is_searched(tmp_path: Path) -> None:
@@ -866,6 +872,6 @@ def test_the_full_text_of_the_log_is_searched(tmp_path: Path) -> None:
     with an_api(workspace) as api:
         job_id = api.post("/plugin/poet/poll")["job_id"]
         api.ended(job_id)
-        found = api.get("/job-logs?query=nightingale")["logs"]
-        assert [row["job_id"] for row in found] == [job_id]
+        executions = api.get("/job-logs?query=nightingale")["logs"]
+        assert [row["job_id"] for row in executions] == [job_id]
         assert api.get("/job-logs?query=lark")["logs"] == []

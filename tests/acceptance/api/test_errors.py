@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer has one shape and says what."""
+"""The response to a wrong request has one shape, whatever is wrong, and names the mistake."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_a_path_that_is_not_there(api: Api) -> None:
-    """404, with or without a token: there is nothing to protect."""
+    """The response is 404 with or without a token: there is nothing to protect."""
     for path in ("/nope", "/plugin", "/job/x/y/z", "/plugin//poll", "/%2e%2e/etc/passwd"):
-        said = api.ask("GET", path, token=None)
-        assert (said.status, said.code) == (404, "not_found"), path
+        response = api.ask("GET", path, token=None)
+        assert (response.status, response.code) == (404, "not_found"), path
 
 
 def test_a_method_that_is_not_for_the_path(api: Api) -> None:
-    """405, naming those that are."""
-    said = api.ask("DELETE", "/jobs")
-    assert (said.status, said.code, said.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD")
+    """The response is 405 and names the methods of the path."""
+    response = api.ask("DELETE", "/jobs")
+    assert (response.status, response.code, response.headers["allow"]) == (
+        405,
+        "method_not_allowed",
+        "GET, HEAD",
+    )
     assert api.ask("PUT", "/plugin/echo/poll").headers["allow"] == "POST"
     assert api.ask("HEAD", "/events").status == 405
 
 
 def test_head_is_get_without_its_body(api: Api) -> None:
-    said = api.ask("HEAD", "/jobs")
-    assert (said.status, said.content) == (200, b"")
-    assert int(said.headers["content-length"]) > 0
+    response = api.ask("HEAD", "/jobs")
+    assert (response.status, response.content) == (200, b"")
+    assert int(response.headers["content-length"]) > 0
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("body", "message"),
     [
         (b'{"payload": {"a": 1,}}', "line 1, column 21"),
         (b'{"payload":\n {"a": tru}}', "line 2, column 1"),
@@ -61,23 +65,23 @@ def test_head_is_get_without_its_body(api: Api) -> None:
         (b'{"payload": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nests too deep"),
     ],
 )
-def test_a_body_that_is_no_json_object(api: Api, body: bytes, complaint: str) -> None:
-    """400, saying where."""
-    said = api.ask("POST", "/plugin/echo/poll", body)
-    assert (said.status, said.code) == (400, "usage")
-    assert complaint in said.body["message"]
+def test_a_body_that_is_no_json_object(api: Api, body: bytes, message: str) -> None:
+    """The response is 400 and says where the mistake is."""
+    response = api.ask("POST", "/plugin/echo/poll", body)
+    assert (response.status, response.code) == (400, "usage")
+    assert message in response.body["message"]
 
 
 def test_a_body_that_is_compressed(api: Api) -> None:
-    """It is not taken for bad JSON without a word: bodies are sent as they are."""
-    packed = gzip.compress(b'{"payload": {}}')
+    """The hint says that bodies are sent without compression."""
+    compressed = gzip.compress(b'{"payload": {}}')
     for headers in ({"Content-Encoding": "gzip"}, {}):
-        said = api.ask("POST", "/plugin/echo/poll", packed, headers=headers)
-        assert (said.status, said.code) == (400, "usage")
-        assert "compressed" in said.body["error"]["hint"]
-    packed = zlib.compress(b'{"payload": {}}')
-    said = api.ask("POST", "/plugin/echo/poll", packed, headers={"Content-Encoding": "deflate"})
-    assert "compressed" in said.body["error"]["hint"]
+        response = api.ask("POST", "/plugin/echo/poll", compressed, headers=headers)
+        assert (response.status, response.code) == (400, "usage")
+        assert "compressed" in response.body["error"]["hint"]
+    compressed = zlib.compress(b'{"payload": {}}')
+    response = api.ask("POST", "/plugin/echo/poll", compressed, headers={"Content-Encoding": "deflate"})
+    assert "compressed" in response.body["error"]["hint"]
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/job-logs"])
@@ -95,36 +99,38 @@ def test_a_body_that_is_compressed(api: Api) -> None:
     ],
 )
 def test_an_instant_that_is_none(api: Api, path: str, instant: str) -> None:
-    """400 that names the parameter, also at the edge of the calendar."""
+    """The response is 400 and names the parameter, also at the edge of the calendar."""
     for name in ("from", "to"):
-        said = api.ask("GET", f"{path}?{name}={instant}")
-        assert (said.status, said.code) == (400, "usage"), said
-        assert said.body["message"] == f"{name}: {unquote(instant)!r} is not a time"
+        response = api.ask("GET", f"{path}?{name}={instant}")
+        assert (response.status, response.code) == (400, "usage"), response
+        assert response.body["message"] == f"{name}: {unquote(instant)!r} is not a time"
 
 
 def test_a_plus_that_became_a_blank(api: Api) -> None:
-    """In an address a + is a blank; the hint says how it is written."""
-    said = api.ask("GET", "/jobs?from=2026-11-17T00:00:00+02:00")
-    assert (said.status, said.code) == (400, "usage")
-    assert "2026-11-17T00:00:00%2B02:00" in said.body["error"]["hint"]
+    """In a URL a + means a blank; the hint shows how a + is written."""
+    response = api.ask("GET", "/jobs?from=2026-11-17T00:00:00+02:00")
+    assert (response.status, response.code) == (400, "usage")
+    assert "2026-11-17T00:00:00%2B02:00" in response.body["error"]["hint"]
 
 
 def test_a_date_alone_is_its_beginning(api: Api) -> None:
-    """In the zone of the service, which is UTC here; and so is a time without an offset."""
+    """A date, and a time without an offset, are in the zone of the service, which is UTC here."""
     job_id = api.post("/plugin/echo/poll")["job_id"]
     day = api.ended(job_id)["created_at"][:10]
-    listed = api.get(f"/jobs?from={day}&limit=200")["jobs"]
-    assert job_id in {job["job_id"] for job in listed}
-    assert all(job["created_at"] >= f"{day}T00:00:00" for job in listed)
+    listed_jobs = api.get(f"/jobs?from={day}&limit=200")["jobs"]
+    assert job_id in {job["job_id"] for job in listed_jobs}
+    assert all(job["created_at"] >= f"{day}T00:00:00" for job in listed_jobs)
     assert api.get(f"/jobs?to={day}&from={day}")["jobs"] == []
-    for path, kind in (("/jobs", "jobs"), ("/job-logs", "logs")):
-        bare, exact = (api.get(f"{path}?from={day}T00:00:00{zone}&limit=200")[kind] for zone in ("", "Z"))
-        assert [row["job_id"] for row in bare] == [row["job_id"] for row in exact]
-        assert api.get(f"{path}?to={day}T00:00:00")[kind] == []
+    for path, key in (("/jobs", "jobs"), ("/job-logs", "logs")):
+        without_zone, in_utc = (
+            api.get(f"{path}?from={day}T00:00:00{zone}&limit=200")[key] for zone in ("", "Z")
+        )
+        assert [row["job_id"] for row in without_zone] == [row["job_id"] for row in in_utc]
+        assert api.get(f"{path}?to={day}T00:00:00")[key] == []
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("body", "message"),
     [
         ({"payload": [1]}, "payload has to be a JSON object"),
         ({"payload": "text"}, "payload has to be a JSON object"),
@@ -144,34 +150,34 @@ def test_a_date_alone_is_its_beginning(api: Api) -> None:
         ({"state_webhook_url": "http://[::ffff:10.0.0.1]/"}, "state_webhook_url"),
     ],
 )
-def test_a_body_that_says_something_else(api: Api, body: dict[str, object], complaint: str) -> None:
-    """An invalid body is answered 422 with the field, and makes no job."""
+def test_a_body_that_says_something_else(api: Api, body: dict[str, object], message: str) -> None:
+    """An invalid body is answered 422 with the field, and submits no job."""
     before = len(api.get("/jobs")["jobs"])
-    said = api.ask("POST", "/plugin/echo/poll", body)
-    assert (said.status, said.code) == (422, "refused"), said
-    assert complaint in said.body["message"]
-    assert [said.body["error"]["details"]["field"]] == list(body)
+    response = api.ask("POST", "/plugin/echo/poll", body)
+    assert (response.status, response.code) == (422, "refused"), response
+    assert message in response.body["message"]
+    assert [response.body["error"]["details"]["field"]] == list(body)
     assert len(api.get("/jobs")["jobs"]) == before
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("body", "message"),
     [
         ({}, "type is missing"),
         ({"type": 5}, "type has to be text"),
         ({"type": "a.b", "payload": "text"}, "payload has to be a JSON object"),
     ],
 )
-def test_an_event_that_is_none(api: Api, body: object, complaint: str) -> None:
-    """422 with the field, as for a job."""
-    said = api.ask("POST", "/event", body)
-    assert (said.status, said.code) == (422, "refused"), said
-    assert complaint in said.body["message"]
-    assert said.body["error"]["details"]["field"] in ("type", "payload")
+def test_an_event_that_is_none(api: Api, body: object, message: str) -> None:
+    """The response is 422 with the field, as for a job."""
+    response = api.ask("POST", "/event", body)
+    assert (response.status, response.code) == (422, "refused"), response
+    assert message in response.body["message"]
+    assert response.body["error"]["details"]["field"] in ("type", "payload")
 
 
 def test_a_hint_at_what_was_meant(api: Api) -> None:
-    """Errors say what to do."""
+    """The hint of an error names the nearest right name."""
     assert (
         api.ask("POST", "/plugin/echo/poll", {"paylod": {}}).body["error"]["hint"] == "did you mean payload?"
     )
@@ -182,9 +188,9 @@ def test_a_hint_at_what_was_meant(api: Api) -> None:
 
 
 def test_content_type_does_not_matter(api: Api) -> None:
-    """JSON is JSON, whatever the caller calls it."""
-    for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded", "nonsense"):
-        api.post("/plugin/echo/poll", {"payload": {}}, headers={"Content-Type": kind})
+    """A body is read as JSON, whatever its content type."""
+    for content_type in ("application/json", "text/plain", "application/x-www-form-urlencoded", "nonsense"):
+        api.post("/plugin/echo/poll", {"payload": {}}, headers={"Content-Type": content_type})
     assert api.post("/plugin/echo/poll", b"")["status"] == "queued"
 
 
@@ -196,11 +202,11 @@ def test_numbers_survive(api: Api) -> None:
 
 
 def test_bodies_are_limited(api: Api) -> None:
-    """413, by what is declared and by what is sent; the largest that is allowed passes."""
+    """A larger body is answered 413, by its declared and by its real length."""
     padding = "x" * (64_000 - len('{"payload": {"a": ""}}'))
     assert api.ask("POST", "/plugin/echo/poll", {"payload": {"a": padding}}).status == 202
-    said = api.ask("POST", "/plugin/echo/poll", {"payload": {"a": padding + "x"}})
-    assert (said.status, said.code) == (413, "too_large")
+    response = api.ask("POST", "/plugin/echo/poll", {"payload": {"a": padding + "x"}})
+    assert (response.status, response.code) == (413, "too_large")
     chunked = b"".join(b"8000\r\n" + b" " * 0x8000 + b"\r\n" for _ in range(4)) + b"0\r\n\r\n"
     head = (
         f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
@@ -213,23 +219,23 @@ def test_bodies_are_limited(api: Api) -> None:
 def test_a_frequent_request_is_logged_where_it_was_refused(
     api: Api, scope: str, status: int, level: str
 ) -> None:
-    """A line with the token's name; successful probes are logged at debug level."""
+    """The line has the name of the token; a successful request is logged at debug level."""
     assert api.ask("GET", "/metrics", token=token_for(scope)).status == status
-    asked = ("/metrics", scope)
-    line = api.daemon.wait_for("api.request", lambda line: (line["path"], line["token"]) == asked)
+    expected = ("/metrics", scope)
+    line = api.daemon.wait_for("api.request", lambda line: (line["path"], line["token"]) == expected)
     assert (line["status"], line["level"]) == (status, level)
 
 
 def test_no_secret_in_any_answer_or_line(api: Api) -> None:
-    """Tokens are in no answer and in no line of the log, right or wrong."""
-    wrong = f"{CANARY}-wrong"
-    assert wrong.encode() not in api.ask("GET", "/jobs", token=wrong).content
-    assert CANARY.encode() not in api.ask("GET", f"/jobs?token={wrong}").content
+    """Tokens, right or wrong, are in no response and in no line of the log."""
+    wrong_token = f"{CANARY}-wrong"
+    assert wrong_token.encode() not in api.ask("GET", "/jobs", token=wrong_token).content
+    assert CANARY.encode() not in api.ask("GET", f"/jobs?token={wrong_token}").content
     api.ask("GET", "/config/view")
     api.ask("GET", "/job/the-last-of-them")
     api.daemon.wait_for("api.request", lambda line: line["path"] == "/job/the-last-of-them")
     assert CANARY not in str(api.daemon.lines)
-    stranger = api.daemon.wait_for("api.unauthorized")
-    assert stranger["peer"] == "127.0.0.1"
-    named = api.daemon.wait_for("api.request", lambda line: line["path"] == "/config/view")
-    assert (named["token"], named["status"], named["method"]) == ("*", 200, "GET")
+    unauthorized = api.daemon.wait_for("api.unauthorized")
+    assert unauthorized["peer"] == "127.0.0.1"
+    request = api.daemon.wait_for("api.request", lambda line: line["path"] == "/config/view")
+    assert (request["token"], request["status"], request["method"]) == ("*", 200, "GET")

@@ -24,14 +24,14 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 
 def test_reading_events_is_enough_to_explain_one(api: Api) -> None:
-    allowed = {"Authorization": f"Bearer {token_for('events:ro')}"}
-    found = api.post("/event/explain", EVENT, status=200, headers=allowed)
-    assert (found["source"], found["would_start"]) == ("api", ["echo.handle"])
-    assert [each["outcome"] for each in found["targets"]] == ["starts", "condition"]
-    assert found["message"]
-    api.post("/event", EVENT, status=403, headers=allowed)
-    of_echo = api.post("/event/explain", {**EVENT, "from": "echo"}, status=200)
-    assert of_echo["would_start"] == []
+    headers = {"Authorization": f"Bearer {token_for('events:ro')}"}
+    explanation = api.post("/event/explain", EVENT, status=200, headers=headers)
+    assert (explanation["source"], explanation["would_start"]) == ("api", ["echo.handle"])
+    assert [target["outcome"] for target in explanation["targets"]] == ["starts", "condition"]
+    assert explanation["message"]
+    api.post("/event", EVENT, status=403, headers=headers)
+    explanation_for_echo = api.post("/event/explain", {**EVENT, "from": "echo"}, status=200)
+    assert explanation_for_echo["would_start"] == []
     assert (
         api.post("/event/explain", {"type": "ductile.x"}, status=422)["error"]["details"]["field"] == "type"
     )
@@ -45,8 +45,8 @@ def test_a_dry_run_starts_nothing_and_explains(api: Api) -> None:
     assert planned["would_start"] == ["echo.handle"]
     assert api.get("/jobs")["jobs"] == []
     sent = api.post("/event", {**EVENT, "dedupe_key": "k"})
-    assert [each["target"] for each in sent["started"]] == planned["would_start"]
+    assert [job["target"] for job in sent["started"]] == planned["would_start"]
     api.ended(sent["started"][0]["job_id"])
-    again = api.post("/event/explain", {**EVENT, "dedupe_key": " k "}, status=200)
-    assert again["would_start"] == []
-    assert again["targets"][0]["duplicate_of"] == sent["started"][0]["job_id"]
+    explanation = api.post("/event/explain", {**EVENT, "dedupe_key": " k "}, status=200)
+    assert explanation["would_start"] == []
+    assert explanation["targets"][0]["duplicate_of"] == sent["started"][0]["job_id"]

@@ -1,4 +1,4 @@
-"""Floods of unknown callers: they are counted, and do not fill the log."""
+"""Floods of unknown callers are counted, and do not fill the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOOKS = (
 
 
 def flood(api: Api, request: bytes) -> None:
-    """All of them on one connection, so that they follow each other at once."""
+    """Send the request many times on one connection, so that the requests follow each other at once."""
     with api.connect() as connection:
         connection.sendall(
             request * (MANY - 1) + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
@@ -26,20 +26,20 @@ def flood(api: Api, request: bytes) -> None:
         assert read_all(connection).count(b"HTTP/1.1 ") == MANY
 
 
-def counted(lines: list[dict[str, Any]], listener: str, kind: str) -> int:
+def count_sampled(lines: list[dict[str, Any]], listener: str, result: str) -> int:
     sampled = [
         line for line in lines if line["signal"] == "listener.sampled" and line["listener"] == listener
     ]
-    return sum(line["requests"].get(kind, 0) for line in sampled)
+    return sum(line["requests"].get(result, 0) for line in sampled)
 
 
 def assert_sampled(
-    lines: list[dict[str, Any]], listener: str, kind: str, is_one: Callable[[dict[str, Any]], bool]
+    lines: list[dict[str, Any]], listener: str, result: str, matches: Callable[[dict[str, Any]], bool]
 ) -> None:
-    """Each request is logged or counted, once, and most of them are counted."""
-    logged = sum(is_one(line) for line in lines)
+    """Assert that each request is logged or counted, once, and that most of them are counted."""
+    logged = sum(matches(line) for line in lines)
     assert 1 <= logged < MANY / 2
-    assert logged + counted(lines, listener, kind) == MANY
+    assert logged + count_sampled(lines, listener, result) == MANY
 
 
 def test_unknown_callers_do_not_fill_the_log(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_unknown_callers_do_not_fill_the_log(tmp_path: Path) -> None:
         flood(api, b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")
         flood(api, b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 5000))
         flood(api, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        figures = api.ask("GET", "/metrics").content.decode()
+        metrics = api.ask("GET", "/metrics").content.decode()
         lines = api.daemon.whole_log()
 
     assert_sampled(lines, "webhooks", "403", lambda line: line["signal"] == "webhook.refused")
@@ -65,9 +65,9 @@ def test_unknown_callers_do_not_fill_the_log(tmp_path: Path) -> None:
                 line["signal"] == "api.request" and line["status"] == status and line["token"] is None
             ),
         )
-    assert f'ductile_webhook_requests_total{{result="refused"}} {MANY}.0' in figures
-    unknown = re.search(
-        r'ductile_http_requests_total{endpoint="/jobs",method="GET",status="401"} (\d+)', figures
+    assert f'ductile_webhook_requests_total{{result="refused"}} {MANY}.0' in metrics
+    unauthorized = re.search(
+        r'ductile_http_requests_total{endpoint="/jobs",method="GET",status="401"} (\d+)', metrics
     )
-    assert unknown is not None
-    assert int(unknown[1]) == MANY
+    assert unauthorized is not None
+    assert int(unauthorized[1]) == MANY

@@ -1,6 +1,6 @@
-"""Clients that do not speak HTTP, or attack: the daemon stays up and answers others.
+"""Clients that do not speak HTTP, or attack: the daemon stays up and answers other clients.
 
-A client gets no answer only if it hangs up, that is, if it ends its side of the connection.
+A client gets no response only if it ends its side of the connection.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ HOOKS = (
     "webhooks:\n  listen: 127.0.0.1:0\n  endpoints:\n"
     f"    - {{path: /hook, plugin: echo, command: poll, secret: {SECRET}, max_body_size: 64KB}}\n"
 )
-#: What an honest caller sends.
+#: The body of an honest caller.
 BODY = b'{"payload": {"a": 1}}'
 CLOSE = "Connection: close"
 CHUNKED = "Transfer-Encoding: chunked"
 IN_CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
-WELL = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+HEALTH_REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 #: The limit of a head.
 HEAD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """A listener, and how one comes in there with the honest body."""
+class Listener:
+    """A listener, and how a request with the honest body is authenticated there."""
 
     name: str
     api: Api
     path: str
     proof: str
-    #: How a body is refused that is not the honest one.
-    other_body: int
+    #: The status of the response to another body.
+    status_of_other_body: int
 
     def head(self, *lines: str) -> bytes:
         more = "".join(line + "\r\n" for line in (self.proof, *lines))
@@ -51,19 +51,19 @@ class Door:
         return self.api.connect()
 
     def send(self, content: bytes) -> bytes:
-        """The answer up to the close, which the daemon does by itself."""
+        """Return the response up to the close, which the daemon does by itself."""
         with self.connect() as connection:
-            with suppress(ConnectionError):  # it may close while we still talk; it has answered then
+            with suppress(ConnectionError):  # the daemon may answer and close while this client still sends
                 connection.sendall(content)
             return read_all(connection)
 
     def status(self, content: bytes) -> int | None:
-        """Of the answer to this; None if there is none."""
+        """Return the status of the response; None without a response."""
         return status_of(self.send(content))
 
 
-def status_of(answer: bytes) -> int | None:
-    return int(answer.split(b" ", 2)[1]) if answer else None
+def status_of(response: bytes) -> int | None:
+    return int(response.split(b" ", 2)[1]) if response else None
 
 
 @pytest.fixture(scope="module")
@@ -74,24 +74,24 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 @pytest.fixture(scope="module", params=["api", "webhooks"])
-def door(api: Api, request: pytest.FixtureRequest) -> Door:
+def listener(api: Api, request: pytest.FixtureRequest) -> Listener:
     if request.param == "api":
         proof = f"Authorization: Bearer {token_for('*')}"
-        return Door(name="api", api=api, path="/plugin/echo/poll", proof=proof, other_body=400)
+        return Listener(name="api", api=api, path="/plugin/echo/poll", proof=proof, status_of_other_body=400)
     address = api.daemon.wait_for("webhook.listening")["address"]
     hooks = replace(api, port=int(address.rpartition(":")[2]))
     proof = f"X-Hub-Signature-256: {sign_body(SECRET, BODY)}"
-    return Door(name="webhooks", api=hooks, path="/hook", proof=proof, other_body=403)
+    return Listener(name="webhooks", api=hooks, path="/hook", proof=proof, status_of_other_body=403)
 
 
 @pytest.fixture(autouse=True)
-def still_well(api: Api) -> Iterator[None]:
-    """After each of them an honest caller is served, and no fault of our own was met."""
+def daemon_is_healthy(api: Api) -> Iterator[None]:
+    """After each test an honest caller is served, and the log has no fault of the daemon."""
     yield
     assert api.ask("GET", "/healthz", token=None).status == 200
-    honest = api.post("/plugin/echo/poll")["job_id"]
+    job_id = api.post("/plugin/echo/poll")["job_id"]
     api.daemon.wait_for(
-        "job.accepted", lambda line: line["job_id"] == honest
+        "job.accepted", lambda line: line["job_id"] == job_id
     )  # the lines before it are there
     assert api.daemon.process.poll() is None
     faults = ("api.fault", "webhook.fault", "service.failed")
@@ -99,50 +99,50 @@ def still_well(api: Api) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def still_open(request: pytest.FixtureRequest) -> Iterator[None]:
-    """At the listener under test, too."""
+def listener_is_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test an honest caller is served at the listener under test, too."""
     yield
-    if "door" in request.fixturenames:
-        door: Door = request.getfixturevalue("door")
-        honest = door.head(f"Content-Length: {len(BODY)}", CLOSE) + BODY
-        assert door.status(honest) == 202
+    if "listener" in request.fixturenames:
+        listener: Listener = request.getfixturevalue("listener")
+        request_bytes = listener.head(f"Content-Length: {len(BODY)}", CLOSE) + BODY
+        assert listener.status(request_bytes) == 202
 
 
-def test_bytes_of_chance(door: Door) -> None:
-    """400 in the usual shape, and counted."""
+def test_bytes_of_chance(listener: Listener) -> None:
+    """Random bytes are answered 400 in the usual shape, and counted."""
     rng = random.Random(7)
     for _ in range(100):
         noise = rng.randbytes(rng.randint(1, 4096))
-        assert door.status(noise) == 400, noise
-        assert door.status(b"GET / HTTP/1.1\r\n" + noise + b"\r\n\r\n") == 400, noise
-    assert b'"code":"usage"' in door.send(b"HELLO\r\n\r\n")
-    door.api.daemon.wait_for(
-        "listener.refused", lambda line: line["listener"] == door.name and "malformed" in line["refused"]
+        assert listener.status(noise) == 400, noise
+        assert listener.status(b"GET / HTTP/1.1\r\n" + noise + b"\r\n\r\n") == 400, noise
+    assert b'"code":"usage"' in listener.send(b"HELLO\r\n\r\n")
+    listener.api.daemon.wait_for(
+        "listener.refused", lambda line: line["listener"] == listener.name and "malformed" in line["refused"]
     )
 
 
 @pytest.mark.parametrize("length", range(5))
-def test_half_a_word_is_not_answered(door: Door, length: int) -> None:
-    """There is no request, so there is nothing to refuse."""
-    assert door.api.send_raw(b"POST"[:length]) == b""
+def test_half_a_word_is_not_answered(listener: Listener, length: int) -> None:
+    """An incomplete method is no request, so there is nothing to refuse."""
+    assert listener.api.send_raw(b"POST"[:length]) == b""
 
 
-def test_mutations_of_a_good_request(door: Door) -> None:
-    """Bytes changed, dropped and doubled in a request never meet a fault of ours."""
+def test_mutations_of_a_good_request(listener: Listener) -> None:
+    """Bytes changed, dropped and doubled in a request lead to no fault of the daemon."""
     rng = random.Random(11)
-    good = door.head(f"Content-Length: {len(BODY)}") + BODY
+    request = listener.head(f"Content-Length: {len(BODY)}") + BODY
     for _ in range(200):
-        content = bytearray(good)
+        content = bytearray(request)
         for _ in range(rng.randint(1, 6)):
-            place = rng.randrange(len(content))
+            position = rng.randrange(len(content))
             match rng.randrange(3):
                 case 0:
-                    content[place] = rng.randrange(256)
+                    content[position] = rng.randrange(256)
                 case 1:
-                    del content[place]
+                    del content[position]
                 case _:
-                    content[place:place] = content[place : place + rng.randint(1, 20)]
-        status = status_of(door.api.send_raw(bytes(content)))  # some of them are incomplete
+                    content[position:position] = content[position : position + rng.randint(1, 20)]
+        status = status_of(listener.api.send_raw(bytes(content)))  # some of them are incomplete
         assert status is None or status < 500, bytes(content)
 
 
@@ -162,66 +162,72 @@ def test_mutations_of_a_good_request(door: Door) -> None:
         (("Expect: 100-continue", f"Content-Length: {len(BODY)}"), BODY, 100),
     ],
 )
-def test_lengths_that_lie(door: Door, lines: tuple[str, ...], body: bytes, expected: int | None) -> None:
+def test_lengths_that_lie(
+    listener: Listener, lines: tuple[str, ...], body: bytes, expected: int | None
+) -> None:
     """Bodies are limited while they are read, chunked included."""
-    assert door.status(door.head(CLOSE, *lines) + body) == (expected or door.other_body)
+    assert listener.status(listener.head(CLOSE, *lines) + body) == (expected or listener.status_of_other_body)
 
 
 def test_a_body_that_is_cut_short(api: Api) -> None:
-    """Half a request is no job."""
-    newest = api.get("/jobs?limit=1")["jobs"]
-    before = _hung_up(api)
+    """An incomplete request submits no job."""
+    jobs_before = api.get("/jobs?limit=1")["jobs"]
+    count_before = count_hung_up(api)
     with api.connect() as connection:
         connection.sendall(
             "POST /plugin/echo/poll HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: Bearer {token_for('*')}\r\n"
             "Content-Length: 100\r\n\r\n{}".encode()
         )
-    api.daemon.wait_for("api.request", lambda _: _hung_up(api) > before)
-    assert [job["job_id"] for job in api.get("/jobs?limit=1")["jobs"]] == [job["job_id"] for job in newest]
+    api.daemon.wait_for("api.request", lambda _: count_hung_up(api) > count_before)
+    assert [job["job_id"] for job in api.get("/jobs?limit=1")["jobs"]] == [
+        job["job_id"] for job in jobs_before
+    ]
 
 
-def _hung_up(api: Api) -> int:
+def count_hung_up(api: Api) -> int:
     return sum(line["signal"] == "api.request" and line["status"] == 499 for line in api.daemon.lines)
 
 
-def test_a_head_up_to_the_limit(door: Door) -> None:
-    """431 for a byte more. That comes last here, so all was read when it is refused."""
-    begin = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n"
+def test_a_head_up_to_the_limit(listener: Listener) -> None:
+    """A byte more is answered 431. It comes last here, so all was read when it is refused."""
+    start = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n"
     counted = len(b"/healthz" + b"Connection: close\r\n")
     lines = [b"X: " + b"y" * 995 + b"\r\n"] * ((HEAD_BYTES - counted) // 1000)
-    rest = HEAD_BYTES - counted - sum(map(len, lines))
-    for size, status in ((rest, 200), (rest + 1, 431)):
-        last = b"X: " + b"y" * (size - 5) + b"\r\n"
-        assert door.status(begin + b"".join((*lines, last)) + b"\r\n") == status
-    assert door.status(b"GET /" + b"y" * HEAD_BYTES) == 431
+    remaining = HEAD_BYTES - counted - sum(map(len, lines))
+    for size, status in ((remaining, 200), (remaining + 1, 431)):
+        last_line = b"X: " + b"y" * (size - 5) + b"\r\n"
+        assert listener.status(start + b"".join((*lines, last_line)) + b"\r\n") == status
+    assert listener.status(b"GET /" + b"y" * HEAD_BYTES) == 431
 
 
-def test_headers_without_end(door: Door) -> None:
-    """431 instead of memory, also while the client still sends."""
-    many = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 100) for number in range(5000))
-    assert door.status(b"GET / HTTP/1.1\r\n" + many + b"\r\n") == 431
-    assert door.status(b"GET / HTTP/1.1\r\nX: " + b"y" * 1_000_000) == 431
-    assert door.status(b"GET /" + b"y" * 1_000_000) == 431
-    assert door.status(b"GET /healthz?q=" + b"y" * 60_000 + b" HTTP/1.1\r\nConnection: close\r\n\r\n") == 200
+def test_headers_without_end(listener: Listener) -> None:
+    """The response is 431 before the headers fill the memory, also while the client still sends."""
+    headers = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 100) for number in range(5000))
+    assert listener.status(b"GET / HTTP/1.1\r\n" + headers + b"\r\n") == 431
+    assert listener.status(b"GET / HTTP/1.1\r\nX: " + b"y" * 1_000_000) == 431
+    assert listener.status(b"GET /" + b"y" * 1_000_000) == 431
+    assert (
+        listener.status(b"GET /healthz?q=" + b"y" * 60_000 + b" HTTP/1.1\r\nConnection: close\r\n\r\n") == 200
+    )
 
 
-def test_many_requests_in_one_breath(door: Door) -> None:
+def test_many_requests_in_one_breath(listener: Listener) -> None:
     """Pipelined requests are answered in order, all of them."""
-    one = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    assert door.send(one * 200 + WELL).count(b"HTTP/1.1 200 OK") == 201
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert listener.send(request * 200 + HEALTH_REQUEST).count(b"HTTP/1.1 200 OK") == 201
 
 
-def test_connections_beyond_the_limit_are_answered_503(door: Door) -> None:
-    """Health checks are answered even then, and those inside are served."""
+def test_connections_beyond_the_limit_are_answered_503(listener: Listener) -> None:
+    """Health checks are answered even then, and earlier connections are served."""
     held: list[socket.socket] = []
     try:
         for _ in range(256):
-            connection = door.connect()
+            connection = listener.connect()
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost:")
             held.append(connection)
-        assert door.status(WELL) == 200
-        assert door.status(WELL.replace(b"/healthz", b"/other")) == 503
+        assert listener.status(HEALTH_REQUEST) == 200
+        assert listener.status(HEALTH_REQUEST.replace(b"/healthz", b"/other")) == 503
         held[-1].sendall(b" localhost\r\nConnection: close\r\n\r\n")
         assert read_all(held[-1]).startswith(b"HTTP/1.1 200 ")
     finally:
@@ -230,7 +236,7 @@ def test_connections_beyond_the_limit_are_answered_503(door: Door) -> None:
 
 
 def test_probes_are_answered_when_every_connection_is_in_use(api: Api) -> None:
-    """A monitor must not take a busy daemon for a dead one."""
+    """Health checks are answered, so that a monitor does not take a busy daemon for a dead one."""
     lines = (
         "POST /plugin/echo/poll HTTP/1.1",
         "Host: localhost",
@@ -254,7 +260,7 @@ def test_probes_are_answered_when_every_connection_is_in_use(api: Api) -> None:
 
 
 def test_deep_and_huge_json(api: Api) -> None:
-    """400 or 422, whatever is inside."""
+    """Such a body is accepted, or refused with 400 or 422."""
     for body in (
         b'{"payload": {"a": ' + b"9" * 60_000 + b"}}",
         b'{"payload": ' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"}",
@@ -266,7 +272,7 @@ def test_deep_and_huge_json(api: Api) -> None:
 
 
 def test_names_that_are_not_names(api: Api) -> None:
-    """404 or 400, never a file, never a fault."""
+    """A strange name is refused, and leads to no file and no fault."""
     for name in (
         "%00",
         "%2e%2e%2f%2e%2e",
@@ -288,14 +294,14 @@ def test_names_that_are_not_names(api: Api) -> None:
             )
 
 
-def test_descriptors_come_back(door: Door) -> None:
-    """Whatever callers do, what they held is given back."""
+def test_descriptors_come_back(listener: Listener) -> None:
+    """The daemon closes the descriptors of its connections."""
 
     def count() -> int:
-        return len(os.listdir(f"/proc/{door.api.daemon.process.pid}/fd"))  # noqa: PTH208 - only how many
+        return len(os.listdir(f"/proc/{listener.api.daemon.process.pid}/fd"))  # noqa: PTH208 - only how many
 
-    door.send(WELL)
+    listener.send(HEALTH_REQUEST)
     before = count()
     for _ in range(50):
-        door.send(WELL)
+        listener.send(HEALTH_REQUEST)
     assert count() <= before + 5

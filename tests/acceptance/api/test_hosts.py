@@ -1,4 +1,4 @@
-"""A web page whose name resolves to 127.0.0.1 reads nothing; proxies and signed calls go on as they did."""
+"""A web page whose name resolves to 127.0.0.1 reads nothing; proxies and signed requests work."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def hooks(api: Api) -> Api:
 @pytest.mark.parametrize("headers", FOREIGN)
 def test_a_foreign_page_learns_nothing(api: Api, hooks: Api, headers: dict[str, str]) -> None:
     for path in (*CATALOGUE, *OPEN):
-        said = api.ask("GET", path, token=None, headers=headers)
-        assert (said.status, said.code) == (421, "misdirected")
+        response = api.ask("GET", path, token=None, headers=headers)
+        assert (response.status, response.code) == (421, "misdirected")
     assert hooks.ask("GET", "/healthz", token=None, headers=headers).code == "misdirected"
 
 
@@ -63,13 +63,13 @@ def test_this_machine_is_answered_in_full(api: Api, hooks: Api, host: str) -> No
 
 
 def test_a_token_is_enough_behind_a_proxy(api: Api) -> None:
-    """A proxy passes on the name that it was called by; a page that is led here has no token."""
+    """A proxy passes on its own name; a foreign web page has no token."""
     for headers in (PROXIED, {"Host": "ductile.example.org", "Origin": "https://ductile.example.org"}):
         for path in (*CATALOGUE, *OPEN, "/jobs"):
             assert api.ask("GET", path, headers=headers).status == 200
         assert api.ask("POST", "/plugin/echo/poll", headers=headers).status == 202
-    said = api.ask("GET", "/plugins", token=None, headers=PROXIED)
-    assert said.code == "misdirected"
+    response = api.ask("GET", "/plugins", token=None, headers=PROXIED)
+    assert response.code == "misdirected"
     assert api.ask("GET", "/plugins", token="wrong", headers=PROXIED).code == "unauthorized"  # and is counted
 
 
@@ -91,25 +91,27 @@ def test_a_catalogue_that_was_opened_is_open_under_any_name(tmp_path_factory: py
             assert api.ask("GET", path, token=None, headers=PROXIED).status == 200
 
 
-@pytest.mark.parametrize("twice", ["Authorization: Bearer wrong", "Host: evil.example", "Idempotency-Key: b"])
-def test_headers_that_decide_come_once(api: Api, twice: str) -> None:
-    """A proxy may look at the first and the daemon at the last."""
+@pytest.mark.parametrize(
+    "repeated", ["Authorization: Bearer wrong", "Host: evil.example", "Idempotency-Key: b"]
+)
+def test_headers_that_decide_come_once(api: Api, repeated: str) -> None:
+    """A proxy may read the first header of a name and the daemon the last, so both at once are refused."""
     lines = [
         "POST /plugin/echo/poll HTTP/1.1",
-        twice,
+        repeated,
         "Host: localhost",
         f"Authorization: Bearer {token_for('*')}",
         "Idempotency-Key: a",
         "Connection: close",
         "Content-Length: 0",
     ]
-    answer = api.send_raw(("\r\n".join(lines) + "\r\n\r\n").encode())
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"more than one" in answer
+    response = api.send_raw(("\r\n".join(lines) + "\r\n\r\n").encode())
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert b"more than one" in response
 
 
 def test_the_host_comes_once_at_the_listener_for_webhooks_too(hooks: Api) -> None:
-    answer = hooks.send_raw(
+    response = hooks.send_raw(
         b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
-    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert response.startswith(b"HTTP/1.1 400 ")

@@ -1,4 +1,4 @@
-"""The OpenAPI document, and the running daemon held against it by fuzzing."""
+"""The OpenAPI document, and the running daemon checked against it by fuzzing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pipelines:
   - {name: at_once, execution_mode: synchronous, timeout: 30s, steps: [{uses: echo}]}
   - {name: too_late, execution_mode: synchronous, timeout: 1ms, steps: [{uses: echo}]}
 """
-#: What every operation is checked for: no fault of ours, and nothing that the document does not say.
+#: Every operation is checked for faults of the daemon, and for responses that the document does not have.
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
@@ -80,7 +80,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_every_endpoint_command_and_pipeline_is_described(api: Api) -> None:
-    """Generated from the table and the manifests, with their schemas."""
+    """The document is generated from the endpoints and the manifests, with their schemas."""
     document = api.get("/openapi.json")
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS} <= described
@@ -93,30 +93,30 @@ def test_every_endpoint_command_and_pipeline_is_described(api: Api) -> None:
 
 
 def test_a_plugin_has_a_document_of_its_own(api: Api) -> None:
-    """Its commands and nothing else."""
+    """The document has the commands of the plugin and nothing else."""
     document = api.get("/plugin/strict/openapi.json")
     assert document["paths"].keys() == {"/plugin/strict/greet", "/plugin/strict/count"}
     assert api.ask("GET", "/plugin/nobody/openapi.json").status == 404
 
 
-@pytest.mark.parametrize(("plugin", "why"), [("resting", "disabled"), ("ghost", "refused")])
-def test_a_plugin_that_cannot_run_has_no_calls(api: Api, plugin: str, why: str) -> None:
-    """Each of them would be refused; the document says why there is none."""
+@pytest.mark.parametrize(("plugin", "reason"), [("resting", "disabled"), ("ghost", "refused")])
+def test_a_plugin_that_cannot_run_has_no_calls(api: Api, plugin: str, reason: str) -> None:
+    """The document says why the plugin has no commands."""
     document = api.get(f"/plugin/{plugin}/openapi.json")
     assert document["paths"] == {}
-    assert f"{plugin} is {why}" in document["info"]["description"]
+    assert f"{plugin} is {reason}" in document["info"]["description"]
     assert not [path for path in api.get("/openapi.json")["paths"] if f"/{plugin}/" in path]
 
 
 def test_operation_ids_are_unique_and_schemas_are_valid(api: Api) -> None:
-    """Tools make functions of them."""
+    """Code generators make functions of operation ids."""
     document = api.get("/openapi.json")
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     ids = [operation["operationId"] for operation in operations]
     assert len(ids) == len(set(ids))
     for operation in operations:
-        for answer in operation["responses"].values():
-            for content in answer.get("content", {}).values():
+        for response in operation["responses"].values():
+            for content in response.get("content", {}).values():
                 jsonschema_rs.meta.validate(content["schema"])
 
 
@@ -128,7 +128,7 @@ def test_operation_ids_are_unique_and_schemas_are_valid(api: Api) -> None:
 def test_the_daemon_keeps_to_its_document(
     api: Api, mode: GenerationMode, scopes: tuple[str | None, ...]
 ) -> None:
-    """Whatever is sent by it, there is no 5xx but those it names, and every answer is as it says.
+    """Every response to a generated request is one that the document describes, and no other 5xx occurs.
 
     Each request is sent with a token of each of the scopes; None is no token.
     """
@@ -138,9 +138,9 @@ def test_the_daemon_keeps_to_its_document(
     ]
     session = requests.Session()
     tested: set[tuple[str, str]] = set()
-    for found in schema.get_all_operations():
-        assert isinstance(found, Ok), found
-        operation = found.ok()
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
+        operation = result.ok()
         if operation.path in LEFT_OUT:
             continue
         tested.add((operation.method.upper(), operation.path))
@@ -153,15 +153,15 @@ def test_the_daemon_keeps_to_its_document(
             suppress_health_check=list(HealthCheck),
         )
         @given(case=operation.as_strategy(generation_mode=mode))
-        def hold_against(case: schemathesis.Case[Any]) -> None:
+        def check_operation(case: schemathesis.Case[Any]) -> None:
             for headers in headers_by_scope:
                 case.call_and_validate(headers=headers, session=session, checks=[*CHECKS])
 
         with suppress(Unsatisfiable):  # without parameters nothing can be wrong about it
-            hold_against()
+            check_operation()
     session.close()
-    fixed = {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
+    endpoints = {(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
     left_out = {*LEFT_OUT, "/openapi.json"}  # the document itself, which the tool has read
-    wanted = {(method, path) for method, path in fixed if path not in left_out}
-    assert tested > wanted | {("POST", "/plugin/strict/greet"), ("POST", "/pipeline/chain")}
+    expected = {(method, path) for method, path in endpoints if path not in left_out}
+    assert tested > expected | {("POST", "/plugin/strict/greet"), ("POST", "/pipeline/chain")}
     assert api.ask("GET", "/healthz").status == 200

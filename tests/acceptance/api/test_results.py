@@ -1,4 +1,4 @@
-"""Results for callers: of runs and jobs, with or without the record, and how they ended."""
+"""Results of runs and jobs for callers, with or without the rest of the record, and their status."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield running
 
 
-def reader(**fields: Any) -> dict[str, Any]:
+def with_output(**fields: Any) -> dict[str, Any]:
+    """Return the fields that the result of a job has besides the response of its plugin."""
     return {"stdout": "", "stderr": "", "exit_code": 0, "output_files": [], **fields}
 
 
 def test_nulls_are_normalised_everywhere(api: Api) -> None:
-    said = api.post("/pipeline/good", status=200)
-    answer = {
+    response = api.post("/pipeline/good", status=200)
+    record = {
         "status": "ok",
         "result": {"n": 1},
         "events": [],
@@ -62,20 +63,20 @@ def test_nulls_are_normalised_everywhere(api: Api) -> None:
         "artifacts": [],
         "state_updates": {},
     }
-    assert said["result"] == answer | reader(stdout='{"n":1}')
-    assert [node["result"] for node in said["children"] + said["tree"]] == [answer, answer]
-    for job_id in (said["job_id"], said["tree"][0]["job_id"]):
-        assert api.get(f"/job/{job_id}")["result"] == said["result"]
+    assert response["result"] == record | with_output(stdout='{"n":1}')
+    assert [node["result"] for node in response["children"] + response["tree"]] == [record, record]
+    for job_id in (response["job_id"], response["tree"][0]["job_id"]):
+        assert api.get(f"/job/{job_id}")["result"] == response["result"]
         (execution,) = api.get(f"/job/{job_id}/log")["executions"]
-        assert execution["result"] == answer
-    emitted = api.ended(api.post("/plugin/emits/poll")["job_id"])
-    assert emitted["result"]["events"] == [{"type": "a.b", "payload": {}}, {"type": "a.c", "payload": {}}]
+        assert execution["result"] == record
+    job = api.ended(api.post("/plugin/emits/poll")["job_id"])
+    assert job["result"]["events"] == [{"type": "a.b", "payload": {}}, {"type": "a.c", "payload": {}}]
 
 
 def test_a_job_without_a_usable_answer_is_read_the_same_way(api: Api) -> None:
     job = api.ended(api.post("/plugin/garbage/poll")["job_id"])
     assert job["status"] == "dead"
-    assert job["result"] == reader(events=[], stderr="told\n")
+    assert job["result"] == with_output(events=[], stderr="told\n")
 
 
 @pytest.mark.parametrize(
@@ -85,48 +86,55 @@ def test_a_job_without_a_usable_answer_is_read_the_same_way(api: Api) -> None:
 def test_the_end_of_a_run_is_in_the_header_and_the_body(
     api: Api, pipeline: str, status: str, ok: bool
 ) -> None:
-    said = api.ask("POST", f"/pipeline/{pipeline}")
-    assert (said.status, said.headers["x-ductile-status"]) == (200, status)
-    assert (said.body["status"], said.body["ok"]) == (status, ok)
-    strict = api.ask("POST", f"/pipeline/{pipeline}?strict=true")
-    assert (strict.status, strict.headers["x-ductile-status"]) == (200 if ok else 502, status)
-    assert strict.body.keys() == said.body.keys()
-    assert (strict.body["ok"], strict.body["message"]) == (ok, said.body["message"])
+    response = api.ask("POST", f"/pipeline/{pipeline}")
+    assert (response.status, response.headers["x-ductile-status"]) == (200, status)
+    assert (response.body["status"], response.body["ok"]) == (status, ok)
+    strict_response = api.ask("POST", f"/pipeline/{pipeline}?strict=true")
+    assert (strict_response.status, strict_response.headers["x-ductile-status"]) == (
+        200 if ok else 502,
+        status,
+    )
+    assert strict_response.body.keys() == response.body.keys()
+    assert (strict_response.body["ok"], strict_response.body["message"]) == (ok, response.body["message"])
 
 
 def test_the_error_names_every_branch_that_failed(api: Api) -> None:
-    said = api.post("/pipeline/many", status=200)
-    assert (said["status"], said["error"]) == ("partial_success", "both/a: no; both/c: no")
-    assert api.get(f"/job/{said['job_id']}")["last_error"] == said["error"]
+    response = api.post("/pipeline/many", status=200)
+    assert (response["status"], response["error"]) == ("partial_success", "both/a: no; both/c: no")
+    assert api.get(f"/job/{response['job_id']}")["last_error"] == response["error"]
 
 
 def test_the_result_and_nothing_else(api: Api) -> None:
-    whole = api.post("/pipeline/good", status=200)
-    only = api.ask("POST", "/pipeline/good?result=only")
-    assert (only.status, only.headers["content-type"]) == (200, "application/json")
-    assert only.headers["x-ductile-status"] == "succeeded"
-    assert only.body == whole["result"]
-    job = api.ask("GET", f"/job/{whole['job_id']}?result=only")
-    assert (job.status, job.body, job.headers["x-ductile-status"]) == (200, whole["result"], "succeeded")
-    failed = api.ask("POST", "/pipeline/bad?result=only&strict=true")
-    assert (failed.status, failed.headers["x-ductile-status"]) == (502, "failed")
-    assert failed.body["error"] == "no"
+    run = api.post("/pipeline/good", status=200)
+    response = api.ask("POST", "/pipeline/good?result=only")
+    assert (response.status, response.headers["content-type"]) == (200, "application/json")
+    assert response.headers["x-ductile-status"] == "succeeded"
+    assert response.body == run["result"]
+    job_response = api.ask("GET", f"/job/{run['job_id']}?result=only")
+    assert (job_response.status, job_response.body, job_response.headers["x-ductile-status"]) == (
+        200,
+        run["result"],
+        "succeeded",
+    )
+    failed_response = api.ask("POST", "/pipeline/bad?result=only&strict=true")
+    assert (failed_response.status, failed_response.headers["x-ductile-status"]) == (502, "failed")
+    assert failed_response.body["error"] == "no"
 
 
 def test_a_job_without_a_result_is_answered_with_its_record(api: Api) -> None:
-    said = api.ask("POST", "/pipeline/slow?result=only&strict=true")
-    assert (said.status, said.headers["x-ductile-status"]) == (202, "queued")
-    assert said.body["job_id"]
+    response = api.ask("POST", "/pipeline/slow?result=only&strict=true")
+    assert (response.status, response.headers["x-ductile-status"]) == (202, "queued")
+    assert response.body["job_id"]
 
 
 def test_an_unknown_choice_starts_nothing(api: Api) -> None:
-    before = runs(api)
-    said = api.ask("POST", "/pipeline/good?result=all")
-    assert (said.status, said.code) == (400, "usage")
-    assert said.body["error"]["hint"] == "one of only"
-    assert runs(api) == before
+    before = run_ids(api)
+    response = api.ask("POST", "/pipeline/good?result=all")
+    assert (response.status, response.code) == (400, "usage")
+    assert response.body["error"]["hint"] == "one of only"
+    assert run_ids(api) == before
 
 
-def runs(api: Api) -> list[str]:
-    """The ids alone: a run of another test may still be under way."""
+def run_ids(api: Api) -> list[str]:
+    """Return the ids of all runs. A run of another test may still be under way, so its status may change."""
     return [str(job["job_id"]) for job in api.get("/jobs?plugin=pipeline")["jobs"]]

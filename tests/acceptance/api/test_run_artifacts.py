@@ -30,7 +30,7 @@ CONTENTS = {"draw": b"a drawing", "paint": b"a painting"}
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("out")
     for name, content in CONTENTS.items():
         (root / name).write_bytes(content)
@@ -40,15 +40,15 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, out: Path) -> Iterator[Api]:
-    more = f"artifacts: {{roots: [{json.dumps(str(out))}]}}\n{SETTINGS}{PIPELINES}"
+def api(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Api]:
+    more = f"artifacts: {{roots: [{json.dumps(str(root))}]}}\n{SETTINGS}{PIPELINES}"
     plugins = "  first: {}\n  second: {}\n  broken: {retry: {max_attempts: 1}}\n"
     workspace = an_api_workspace(tmp_path_factory.mktemp("api"), plugins, more=more)
-    drawing: dict[str, Any] = {"name": "picture", "path": str(out / "draw")}
+    drawing: dict[str, Any] = {"name": "picture", "path": str(root / "draw")}
     notes = {"name": "notes", "path": "draw", "size": 3, "sha256": "told"}
     workspace.plugin("first", answering({"status": "ok", "result": "1", "artifacts": [drawing, notes]}))
     paintings = [
-        {"name": "picture", "path": str(out / "paint")},
+        {"name": "picture", "path": str(root / "paint")},
         {"name": "huge", "path": "huge"},
         {"name": "elsewhere", "path": "/etc/hostname"},
         {"name": "gone", "path": "gone"},
@@ -65,11 +65,11 @@ def file_facts(name: str) -> dict[str, Any]:
     return {"size": len(CONTENTS[name]), "sha256": hashlib.sha256(CONTENTS[name]).hexdigest()}
 
 
-def expected(out: Path) -> list[dict[str, Any]]:
+def expected_artifacts(root: Path) -> list[dict[str, Any]]:
     return [
-        {"name": "draw/picture", "path": str(out / "draw"), **file_facts("draw")},
+        {"name": "draw/picture", "path": str(root / "draw"), **file_facts("draw")},
         {"name": "notes", "path": "draw", "size": 3, "sha256": "told"},
-        {"name": "paint/picture", "path": str(out / "paint"), **file_facts("paint")},
+        {"name": "paint/picture", "path": str(root / "paint"), **file_facts("paint")},
         {"name": "huge", "path": "huge", "size": 1024**3 + 1},
         {"name": "elsewhere", "path": "/etc/hostname"},
         {"name": "gone", "path": "gone"},
@@ -77,18 +77,18 @@ def expected(out: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_run_has_the_artifacts_of_all_its_steps(api: Api, out: Path) -> None:
-    """In the synchronous answer, in the `done` event and of the job."""
+def test_a_run_has_the_artifacts_of_all_its_steps(api: Api, root: Path) -> None:
+    """The synchronous response, the `done` state webhook and the job have them."""
 
     def is_over(requests: list[ReceivedRequest]) -> bool:
         return any(request.body["state"] == "done" for request in requests)
 
     with a_receiver() as receiver:
-        said = api.post("/pipeline/made", {"state_webhook_url": receiver.url()}, status=200)
+        response = api.post("/pipeline/made", {"state_webhook_url": receiver.url()}, status=200)
         done = receiver.wait_for(is_over)[-1].body
-    assert said["result"]["output_files"] == expected(out)
-    assert done["artifacts"] == expected(out)
-    assert api.get(f"/job/{said['job_id']}")["artifacts"] == expected(out)
+    assert response["result"]["output_files"] == expected_artifacts(root)
+    assert done["artifacts"] == expected_artifacts(root)
+    assert api.get(f"/job/{response['job_id']}")["artifacts"] == expected_artifacts(root)
 
 
 @pytest.mark.parametrize("name", ["draw/picture", "draw%2Fpicture"])
@@ -102,12 +102,12 @@ def test_they_are_served_by_the_run(api: Api, name: str) -> None:
 
 
 def test_a_failed_run_has_what_its_steps_left(api: Api) -> None:
-    said = api.post("/pipeline/spoilt", status=200)
-    assert said["status"] == "failed"
-    names = [each["name"] for each in api.get(f"/job/{said['job_id']}")["artifacts"]]
+    response = api.post("/pipeline/spoilt", status=200)
+    assert response["status"] == "failed"
+    names = [artifact["name"] for artifact in api.get(f"/job/{response['job_id']}")["artifacts"]]
     assert names == ["picture", "notes"]
 
 
-def test_a_job_of_its_own_has_the_facts_too(api: Api, out: Path) -> None:
+def test_a_job_of_its_own_has_the_facts_too(api: Api, root: Path) -> None:
     job = api.ended(api.post("/plugin/first/poll")["job_id"])
-    assert job["artifacts"][0] == {"name": "picture", "path": str(out / "draw"), **file_facts("draw")}
+    assert job["artifacts"][0] == {"name": "picture", "path": str(root / "draw"), **file_facts("draw")}

@@ -1,4 +1,4 @@
-"""The API with the cookie of a signed-in browser: for our own page only, and only as long as its token."""
+"""Sessions of signed-in browsers: for the dashboard only, and only as long as their token is valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedIn:
+class BrowserSession:
     """A browser with a session, as the API sees it."""
 
     api: Api
@@ -30,13 +30,13 @@ class SignedIn:
         return f"http://localhost:{self.api.port}"
 
     def ask(self, method: str, path: str, headers: Mapping[str, str | None] | None = None) -> ApiResponse:
-        """A header that is None is left out."""
-        sent: dict[str, str | None] = {"Host": f"localhost:{self.api.port}", "Cookie": self.cookie}
+        """Send a request as the dashboard does. A header that is None is left out."""
+        values: dict[str, str | None] = {"Host": f"localhost:{self.api.port}", "Cookie": self.cookie}
         if method == "POST":
-            sent |= {"Origin": self.origin, "X-CSRF-Token": self.csrf}
-        sent |= headers or {}
-        kept = {name: value for name, value in sent.items() if value is not None}
-        return self.api.ask(method, path, {} if method == "POST" else None, token=None, headers=kept)
+            values |= {"Origin": self.origin, "X-CSRF-Token": self.csrf}
+        values |= headers or {}
+        present = {name: value for name, value in values.items() if value is not None}
+        return self.api.ask(method, path, {} if method == "POST" else None, token=None, headers=present)
 
 
 def sign_in(api: Api, body: Mapping[str, str], headers: Mapping[str, str] | None = None) -> ApiResponse:
@@ -44,11 +44,11 @@ def sign_in(api: Api, body: Mapping[str, str], headers: Mapping[str, str] | None
     return api.ask("POST", "/ui/session", dict(body), token=None, headers=own | dict(headers or {}))
 
 
-def a_session(api: Api, scope: str) -> SignedIn:
-    said = sign_in(api, {"token": token_for(scope)})
-    assert said.status == 200, said
-    cookie = said.headers["set-cookie"].partition(";")[0]
-    return SignedIn(api=api, cookie=cookie, csrf=said.body["csrf"])
+def a_session(api: Api, scope: str) -> BrowserSession:
+    response = sign_in(api, {"token": token_for(scope)})
+    assert response.status == 200, response
+    cookie = response.headers["set-cookie"].partition(";")[0]
+    return BrowserSession(api=api, cookie=cookie, csrf=response.body["csrf"])
 
 
 def test_a_session_may_do_what_its_token_may(api: Api) -> None:
@@ -68,11 +68,11 @@ def test_cookies_of_other_programs_on_this_host_do_no_harm(api: Api, other: str)
 
 
 def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(api: Api) -> None:
-    said = sign_in(api, {"token": token_for("*")})
-    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(said.headers["set-cookie"].split("; "))
+    response = sign_in(api, {"token": token_for("*")})
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(response.headers["set-cookie"].split("; "))
     proxied = sign_in(api, {"token": token_for("*")}, {"X-Forwarded-Proto": "https"})
     assert "Secure" in proxied.headers["set-cookie"].split("; ")
-    assert said.headers["cache-control"] == "no-store"
+    assert response.headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_no_other_page_can_use_it_to_change_something(api: Api, headers: dict[st
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_name_that_resolves_to_this_machine_is_refused(api: Api, method: str) -> None:
-    """Also with a right cookie, and also for the page itself."""
+    """The request is refused also with a right cookie, and also for the page itself."""
     foreign = {"Host": f"evil.example:{api.port}", "Origin": f"http://evil.example:{api.port}"}
     session = a_session(api, "*")
     foreign["Cookie"] = session.cookie
@@ -110,7 +110,7 @@ def test_a_name_that_resolves_to_this_machine_is_refused(api: Api, method: str) 
 
 
 def test_it_works_behind_a_proxy(api: Api) -> None:
-    """With the public name in Host, or in X-Forwarded-Host where the proxy replaces Host."""
+    """The public name is in Host, or in X-Forwarded-Host where the proxy replaces Host."""
     for headers in (
         {
             "Host": "ductile.example.org",
@@ -123,9 +123,12 @@ def test_it_works_behind_a_proxy(api: Api) -> None:
             "X-Forwarded-Host": "ductile.example.org",
         },
     ):
-        said = sign_in(api, {"token": token_for("*")}, headers)
-        assert said.status == 200, said
-        cookie = {"Cookie": said.headers["set-cookie"].partition(";")[0], "X-CSRF-Token": said.body["csrf"]}
+        response = sign_in(api, {"token": token_for("*")}, headers)
+        assert response.status == 200, response
+        cookie = {
+            "Cookie": response.headers["set-cookie"].partition(";")[0],
+            "X-CSRF-Token": response.body["csrf"],
+        }
         assert api.ask("POST", "/plugin/echo/poll", {}, token=None, headers=headers | cookie).status == 202
 
 
@@ -134,11 +137,11 @@ def test_a_wrong_token_is_refused_and_guessing_is_limited(tmp_path_factory: pyte
         codes = [sign_in(api, {"token": f"guess-{number}"}).code for number in range(12)]
         assert codes == ["unauthorized"] * 10 + ["too_many"] * 2
         assert sign_in(api, {"token": token_for("*")}).status == 200
-    assert sign_in_body_codes(api) == []
+    assert logged_tokens(api) == []
 
 
-def sign_in_body_codes(api: Api) -> list[str]:
-    """The tokens that stand in the daemon's log: none."""
+def logged_tokens(api: Api) -> list[str]:
+    """Return the messages of the daemon's log that have a token."""
     return [
         line["message"]
         for line in api.daemon.whole_log()
@@ -148,9 +151,9 @@ def sign_in_body_codes(api: Api) -> list[str]:
 
 @pytest.mark.parametrize("body", [{}, {"token": ""}, {"token": 5}, {"code": "never-issued"}])
 def test_a_bad_request_to_sign_in_says_what_is_missing(api: Api, body: dict[str, str]) -> None:
-    said = sign_in(api, body)
-    assert said.code in ("refused", "unauthorized")
-    assert "set-cookie" not in said.headers
+    response = sign_in(api, body)
+    assert response.code in ("refused", "unauthorized")
+    assert "set-cookie" not in response.headers
 
 
 def test_a_forged_or_changed_cookie_opens_nothing(api: Api) -> None:
@@ -171,16 +174,18 @@ def test_a_forged_or_changed_cookie_opens_nothing(api: Api) -> None:
 
 
 def test_the_bearer_token_goes_before_the_cookie(api: Api) -> None:
-    """A script that sends both is who its token says, and needs no CSRF token."""
+    """A script that sends both has the rights of its bearer token, and needs no CSRF token."""
     session = a_session(api, "jobs:ro")
     headers = {"Authorization": f"Bearer {token_for('*')}", "X-CSRF-Token": None, "Origin": None}
     assert session.ask("POST", "/plugin/echo/poll", headers).status == 202
 
 
 def test_revoking_and_signing_out_end_a_session(api: Api) -> None:
-    made = api.workspace.json("token", "create", "guest", "--scopes", "jobs:ro")
-    said = sign_in(api, {"token": made["token"]})
-    guest = SignedIn(api=api, cookie=said.headers["set-cookie"].partition(";")[0], csrf=said.body["csrf"])
+    token = api.workspace.json("token", "create", "guest", "--scopes", "jobs:ro")
+    response = sign_in(api, {"token": token["token"]})
+    guest = BrowserSession(
+        api=api, cookie=response.headers["set-cookie"].partition(";")[0], csrf=response.body["csrf"]
+    )
     assert guest.ask("GET", "/jobs").status == 200
     api.workspace.json("token", "revoke", "guest")
     assert guest.ask("GET", "/jobs").code == "unauthorized"
@@ -194,19 +199,19 @@ def test_a_session_outlives_the_daemon_unless_it_was_ended(tmp_path_factory: pyt
     soon as it has answered; a link from the command line ends with the daemon.
     """
     workspace = an_api_workspace(tmp_path_factory.mktemp("restart"))
-    with an_api(workspace) as first:
-        kept, left = a_session(first, "*"), a_session(first, "*")
-        code = first.workspace.json("ui", "open")["url"].partition("#open=")[2]
-        local = sign_in(first, {"code": code}).headers["set-cookie"].partition(";")[0]
-        assert left.ask("POST", "/ui/session/end").status == 200
-        first.daemon.end(signal.SIGKILL)
-    with an_api(workspace) as second:
-        for cookie, status in ((kept.cookie, 200), (left.cookie, 401), (local, 401)):
+    with an_api(workspace) as first_api:
+        open_session, ended_session = a_session(first_api, "*"), a_session(first_api, "*")
+        code = first_api.workspace.json("ui", "open")["url"].partition("#open=")[2]
+        link_cookie = sign_in(first_api, {"code": code}).headers["set-cookie"].partition(";")[0]
+        assert ended_session.ask("POST", "/ui/session/end").status == 200
+        first_api.daemon.end(signal.SIGKILL)
+    with an_api(workspace) as second_api:
+        for cookie, status in ((open_session.cookie, 200), (ended_session.cookie, 401), (link_cookie, 401)):
             headers = {
-                "Host": f"localhost:{second.port}",
-                "Cookie": f"ductile_{second.port}={cookie.partition('=')[2]}",
+                "Host": f"localhost:{second_api.port}",
+                "Cookie": f"ductile_{second_api.port}={cookie.partition('=')[2]}",
             }
-            assert second.ask("GET", "/jobs", headers=headers, token=None).status == status
+            assert second_api.ask("GET", "/jobs", headers=headers, token=None).status == status
 
 
 def test_the_dashboard_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:

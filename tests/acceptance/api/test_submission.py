@@ -1,4 +1,4 @@
-"""Options of every submission: keys, schemas, traces, parents."""
+"""Options of every submission: dedupe keys, input schemas, traces, parent jobs."""
 
 from __future__ import annotations
 
@@ -55,82 +55,84 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_an_idempotency_key_starts_one_job(api: Api) -> None:
-    """Sent again, while the job is queued, runs, or has succeeded, it names the same job."""
-    sent = {"Idempotency-Key": "order-1"}
-    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
-    again = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
-    assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
+    """A repeated request names the same job, which may be queued, running or succeeded."""
+    headers = {"Idempotency-Key": "order-1"}
+    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=headers)
+    repeated = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=headers)
+    assert (repeated["job_id"], repeated["deduplicated"]) == (first["job_id"], True)
     api.ended(first["job_id"])
-    late = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
-    assert (late["job_id"], late["status"]) == (first["job_id"], "succeeded")
+    later = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=headers)
+    assert (later["job_id"], later["status"]) == (first["job_id"], "succeeded")
     assert api.get(f"/job/{first['job_id']}")["dedupe_key"] == "order-1"
 
 
 def test_an_idempotency_key_means_one_body(api: Api) -> None:
-    """With another body it is a mistake, and the first job is named."""
-    sent = {"Idempotency-Key": "order-2"}
-    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)
-    said = api.ask("POST", "/plugin/echo/poll", {"payload": {"n": 2}}, headers=sent)
-    assert (said.status, said.code) == (422, "refused")
-    assert said.body["error"]["details"]["job_id"] == first["job_id"]
-    both = api.ask("POST", "/plugin/echo/poll", {"dedupe_key": "x"}, headers=sent)
-    assert both.status == 422
+    """The same key with another body is refused, and the error names the first job."""
+    headers = {"Idempotency-Key": "order-2"}
+    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=headers)
+    response = api.ask("POST", "/plugin/echo/poll", {"payload": {"n": 2}}, headers=headers)
+    assert (response.status, response.code) == (422, "refused")
+    assert response.body["error"]["details"]["job_id"] == first["job_id"]
+    response_to_both = api.ask("POST", "/plugin/echo/poll", {"dedupe_key": "x"}, headers=headers)
+    assert response_to_both.status == 422
 
 
 @pytest.mark.parametrize(
     "path", ["/plugin/broken/poll", "/trigger/broken/poll", "/pipeline/doomed", "/event"]
 )
 def test_an_idempotency_key_after_a_failure(api: Api, path: str) -> None:
-    """A failed job is no duplicate, so the call runs again; another body stays 422."""
-    sent = {"Idempotency-Key": f"failing {path}"}
-    more = {"type": "will.fail"} if path == "/event" else {}
+    """A failed job is no duplicate, so the request starts a new one; another body stays 422."""
+    headers = {"Idempotency-Key": f"failing {path}"}
+    fields = {"type": "will.fail"} if path == "/event" else {}
 
     def ask(payload: dict[str, object]) -> ApiResponse:
-        return api.ask("POST", path, {**more, "payload": payload}, headers=sent)
+        return api.ask("POST", path, {**fields, "payload": payload}, headers=headers)
 
-    first = _started(ask({"n": 1}))
-    assert api.ended(first)["status"] == "failed"
-    said = ask({"n": 2})
-    assert (said.status, said.code) == (422, "refused"), said
-    assert said.body["error"]["details"]["job_id"] == first
-    again = _started(ask({"n": 1}))
-    assert again != first
-    assert api.ended(again)["status"] == "failed"
+    first_id = started_job(ask({"n": 1}))
+    assert api.ended(first_id)["status"] == "failed"
+    response = ask({"n": 2})
+    assert (response.status, response.code) == (422, "refused"), response
+    assert response.body["error"]["details"]["job_id"] == first_id
+    second = started_job(ask({"n": 1}))
+    assert second != first_id
+    assert api.ended(second)["status"] == "failed"
     assert ask({"n": True}).status == 422
-    assert ask({}).body["error"]["details"]["job_id"] == again
+    assert ask({}).body["error"]["details"]["job_id"] == second
 
 
-def _started(said: ApiResponse) -> str:
-    assert said.status == 202, said
-    job_id: str = said.body["started"][0]["job_id"] if "started" in said.body else said.body["job_id"]
+def started_job(response: ApiResponse) -> str:
+    assert response.status == 202, response
+    job_id: str = (
+        response.body["started"][0]["job_id"] if "started" in response.body else response.body["job_id"]
+    )
     return job_id
 
 
 def test_an_idempotency_key_whose_window_is_over(api: Api) -> None:
-    """After it, the key is free; a window of nothing is one, and not the usual one."""
-    sent = {"Idempotency-Key": "short"}
-    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=sent)["job_id"]
+    """After the window the key is free; a window of 0 does not mean the default."""
+    headers = {"Idempotency-Key": "short"}
+    first = api.post("/plugin/echo/poll", {"payload": {"n": 1}}, headers=headers)["job_id"]
     api.ended(first)
-    again = api.post("/plugin/echo/poll", {"payload": {"n": 2}, "dedupe_ttl": 0}, headers=sent)
-    assert (again["deduplicated"], again["job_id"] == first) == (False, False)
+    repeated = api.post("/plugin/echo/poll", {"payload": {"n": 2}, "dedupe_ttl": 0}, headers=headers)
+    assert (repeated["deduplicated"], repeated["job_id"] == first) == (False, False)
 
 
 @pytest.mark.parametrize(
     "path", ["/plugin/echo/poll", "/trigger/echo/poll", "/pipeline/told", "/trigger/echo/handle"]
 )
 def test_a_duplicate_is_marked_as_one(api: Api, path: str) -> None:
-    """The id of the existing job, from every endpoint, and no mention of the queue."""
-    sent = {"Idempotency-Key": f"told-once {path}"}
-    first = api.post(path, headers=sent)
+    """Every endpoint responds with the id of the existing job, and does not mention the queue."""
+    headers = {"Idempotency-Key": f"told-once {path}"}
+    first = api.post(path, headers=headers)
     assert (first["deduplicated"], first["message"].endswith("on the queue.")) == (False, True)
     api.ended(first["job_id"])
-    again = api.post(path, headers=sent)
-    assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
-    assert again["message"] == "This is a duplicate: the job exists already."
+    repeated = api.post(path, headers=headers)
+    assert (repeated["job_id"], repeated["deduplicated"]) == (first["job_id"], True)
+    assert repeated["message"] == "This is a duplicate: the job exists already."
 
 
 def test_keys_are_bounded(api: Api) -> None:
-    """A key comes back with every job that is listed, so it is a name and no document."""
+    """A key is in every list of jobs, so it is a name and no document."""
     longest = "k" * 1024
     assert api.post("/plugin/echo/poll", {"dedupe_key": f" {longest} "})["deduplicated"] is False
     assert api.post("/plugin/echo/poll", headers={"Idempotency-Key": longest})["deduplicated"] is False
@@ -140,70 +142,74 @@ def test_keys_are_bounded(api: Api) -> None:
         ("/event", {"type": "order.paid", "dedupe_key": f"{longest}k"}, {}, "dedupe_key"),
         ("/plugin/echo/poll", {}, {"Idempotency-Key": f"{longest}k"}, "Idempotency-Key"),
     ):
-        said = api.ask("POST", path, body, headers=headers)
-        assert (said.status, said.code) == (422, "refused"), said
-        assert said.body["message"] == f"{field} is longer than 1024 characters"
-        assert said.body["error"]["details"]["field"] == field
+        response = api.ask("POST", path, body, headers=headers)
+        assert (response.status, response.code) == (422, "refused"), response
+        assert response.body["message"] == f"{field} is longer than 1024 characters"
+        assert response.body["error"]["details"]["field"] == field
 
 
 def test_idempotency_keys_of_two_callers_never_meet(api: Api) -> None:
-    """They are kept apart by token, and apart from dedupe keys."""
-    sent = {"Idempotency-Key": "shared"}
+    """Idempotency keys are kept apart by token, and apart from dedupe keys."""
+    headers = {"Idempotency-Key": "shared"}
     ids = {
-        api.post("/plugin/echo/poll", headers=sent)["job_id"],
-        api.post("/plugin/echo/poll", headers=sent, token=token_for("echo:rw"))["job_id"],
+        api.post("/plugin/echo/poll", headers=headers)["job_id"],
+        api.post("/plugin/echo/poll", headers=headers, token=token_for("echo:rw"))["job_id"],
         api.post("/plugin/echo/poll", {"dedupe_key": "shared"})["job_id"],
     }
     assert len(ids) == 3
 
 
 def test_a_dedupe_key_with_and_without_a_window(api: Api) -> None:
-    """A success makes a duplicate; a job under way only where the caller gave a window."""
+    """A succeeded job makes a duplicate; an unended one only where the caller gave a window."""
     first = api.post("/plugin/echo/poll", {"dedupe_key": " k1 ", "dedupe_ttl": "1h"})
-    again = api.post("/plugin/echo/poll", {"dedupe_key": "k1", "dedupe_ttl": 3600})
-    assert again["job_id"] == first["job_id"]
+    repeated = api.post("/plugin/echo/poll", {"dedupe_key": "k1", "dedupe_ttl": 3600})
+    assert repeated["job_id"] == first["job_id"]
     api.ended(first["job_id"])
     assert api.post("/plugin/echo/poll", {"dedupe_key": "k1"})["deduplicated"] is True
     api.daemon.wait_for("job.deduplicated", lambda line: line["job_id"] == first["job_id"])
 
 
-def test_a_payload_is_held_against_its_schema(api: Api) -> None:
-    """With validate_input, 422 naming the field and not its value; without, it is let through."""
+def test_a_payload_is_checked_against_its_schema(api: Api) -> None:
+    """With `validate_input` the response is 422 and names the field, not its value."""
     for payload, field in (
         ({}, "payload"),
         ({"name": 7}, "payload.name"),
         ({"name": "Ada", "tags": ["a", 1]}, "payload.tags[1]"),
         ({"name": "Ada", "age": "canary"}, "payload"),
     ):
-        said = api.ask("POST", "/plugin/strict/greet", {"payload": payload})
-        assert (said.status, said.code) == (422, "refused"), payload
-        assert said.body["error"]["details"]["faults"][0]["field"] == field
+        response = api.ask("POST", "/plugin/strict/greet", {"payload": payload})
+        assert (response.status, response.code) == (422, "refused"), payload
+        assert response.body["error"]["details"]["faults"][0]["field"] == field
     assert api.ask("POST", "/plugin/strict/greet").status == 422
     assert api.post("/plugin/strict/greet", {"payload": {"name": "Ada"}})["status"] == "queued"
     assert api.post("/plugin/loose/greet", {"payload": {"name": 7}})["status"] == "queued"
 
 
-def test_the_command_line_is_held_against_it_too(api: Api) -> None:
-    """Keys of one source do not collide with those of another."""
-    refused = api.workspace.ductile("run", "strict", "greet", "--payload", json.dumps({"name": 7}))
-    assert refused.status == 1
-    assert "payload.name" in refused.err
+def test_a_payload_of_the_command_line_is_checked_too(api: Api) -> None:
+    result = api.workspace.ductile("run", "strict", "greet", "--payload", json.dumps({"name": 7}))
+    assert result.status == 1
+    assert "payload.name" in result.err
 
 
 def test_a_trace_goes_with_the_job(api: Api) -> None:
-    """The caller's trace id, else a new one; a malformed one counts as none."""
-    sent = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
-    job_id = api.post("/plugin/echo/poll", headers=sent)["job_id"]
+    """A job has the trace id of its caller, or a new one; a malformed one counts as none."""
+    headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    job_id = api.post("/plugin/echo/poll", headers=headers)["job_id"]
     assert api.get(f"/job/{job_id}")["trace_id"] == TRACE
-    for wrong in ("", f"00-{'0' * 32}-00f067aa0ba902b7-01", f"ff-{TRACE}-00f067aa0ba902b7-01", "x" * 300):
-        job_id = api.post("/plugin/echo/poll", headers={"traceparent": wrong})["job_id"]
-        made = api.get(f"/job/{job_id}")["trace_id"]
-        assert made != TRACE
-        assert len(made) == 32
+    for traceparent in (
+        "",
+        f"00-{'0' * 32}-00f067aa0ba902b7-01",
+        f"ff-{TRACE}-00f067aa0ba902b7-01",
+        "x" * 300,
+    ):
+        job_id = api.post("/plugin/echo/poll", headers={"traceparent": traceparent})["job_id"]
+        trace_id = api.get(f"/job/{job_id}")["trace_id"]
+        assert trace_id != TRACE
+        assert len(trace_id) == 32
 
 
 def test_a_call_from_inside_a_job(api: Api) -> None:
-    """It inherits the trace and is one hop further; an unknown id is ignored."""
+    """The new job inherits the trace and has one hop more; an unknown parent is ignored."""
     outer = api.post("/plugin/echo/poll", headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})[
         "job_id"
     ]
@@ -213,31 +219,31 @@ def test_a_call_from_inside_a_job(api: Api) -> None:
     for _ in range(19):
         inner = api.post("/plugin/echo/poll", headers={"X-Ductile-Job": inner})["job_id"]
     assert api.get(f"/job/{inner}")["hops"] == 20
-    said = api.ask("POST", "/plugin/echo/poll", headers={"X-Ductile-Job": inner})
-    assert (said.status, said.code) == (422, "refused")
-    lost = api.post("/plugin/echo/poll", headers={"X-Ductile-Job": "nobody"})["job_id"]
-    assert api.get(f"/job/{lost}")["hops"] == 0
+    response = api.ask("POST", "/plugin/echo/poll", headers={"X-Ductile-Job": inner})
+    assert (response.status, response.code) == (422, "refused")
+    without_parent = api.post("/plugin/echo/poll", headers={"X-Ductile-Job": "nobody"})["job_id"]
+    assert api.get(f"/job/{without_parent}")["hops"] == 0
 
 
 def test_a_callback_is_kept_with_the_job_and_not_shown(api: Api) -> None:
-    """An address of the internet is taken; it may hold a secret, so no answer repeats it."""
+    """The URL of a state webhook may hold a secret, so no response repeats it."""
     url = "https://hooks.example.org/canary-5d1f"
     job_id = api.post("/plugin/echo/poll", {"state_webhook_url": url})["job_id"]
     assert b"hooks.example.org" not in api.ask("GET", f"/job/{job_id}").content
 
 
 def test_an_idempotency_key_covers_an_event_with_its_body(api: Api) -> None:
-    """The same key with another body is 422, for events too; and true is not 1."""
-    sent = {"Idempotency-Key": "paid-1"}
-    first = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=sent)
-    again = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=sent)
-    assert [one["job_id"] for one in again["deduplicated"]] == [one["job_id"] for one in first["started"]]
+    """The same key with another body is answered 422, for events too; `true` is not 1."""
+    headers = {"Idempotency-Key": "paid-1"}
+    first = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=headers)
+    repeated = api.post("/event", {"type": "order.paid", "payload": {"n": 1}}, headers=headers)
+    assert [job["job_id"] for job in repeated["deduplicated"]] == [job["job_id"] for job in first["started"]]
     for payload in ({"n": 2}, {"n": True}):
-        said = api.ask("POST", "/event", {"type": "order.paid", "payload": payload}, headers=sent)
-        assert (said.status, said.code) == (422, "refused")
+        response = api.ask("POST", "/event", {"type": "order.paid", "payload": payload}, headers=headers)
+        assert (response.status, response.code) == (422, "refused")
 
 
-#: Emits an event with the key that it is given, and answers with the event that it got.
+#: Emits an event with the key of its payload, and responds with the dedupe key of its own event.
 KEYED = """#!/usr/bin/env python3
 import json, sys
 
@@ -254,21 +260,21 @@ routes:
 
 
 def test_explicit_keys_are_one_namespace_and_are_shown_as_given(tmp_path: Path) -> None:
-    """Of callers, commands, events and routes; plugins, logs, ledger and answers have them as given."""
+    """Plugins, logs and ledger have the keys of callers, commands, events and routes as given."""
     workspace = an_api_workspace(tmp_path, "  keyed: {}\n  target: {uses: keyed}\n", more=ROUTE)
     workspace.plugin("keyed", KEYED)
     with an_api(workspace) as api:
-        first = api.post("/plugin/target/handle", {"payload": {}, "dedupe_key": "k:1"})["job_id"]
-        assert api.ended(first)["result"]["result"]["key"] == "k:1"
-        maker = api.post("/plugin/keyed/handle", {"payload": {"emit": "k:1"}})["job_id"]
-        api.ended(maker)
+        first_id = api.post("/plugin/target/handle", {"payload": {}, "dedupe_key": "k:1"})["job_id"]
+        assert api.ended(first_id)["result"]["result"]["key"] == "k:1"
+        producer_id = api.post("/plugin/keyed/handle", {"payload": {"emit": "k:1"}})["job_id"]
+        api.ended(producer_id)
         line = api.daemon.wait_for("job.deduplicated")
-        assert (line["job_id"], line["dedupe_key"]) == (first, "k:1")
-        assert api.get(f"/job/{first}")["dedupe_key"] == "k:1"
-        sent = api.post("/plugin/target/handle", {"payload": {}}, headers={"Idempotency-Key": "k:1"})
-        assert sent["deduplicated"] is False
-        own = api.ended(sent["job_id"])
-        assert (own["result"]["result"]["key"], own["dedupe_key"]) == ("k:1", "k:1")
+        assert (line["job_id"], line["dedupe_key"]) == (first_id, "k:1")
+        assert api.get(f"/job/{first_id}")["dedupe_key"] == "k:1"
+        submitted = api.post("/plugin/target/handle", {"payload": {}}, headers={"Idempotency-Key": "k:1"})
+        assert submitted["deduplicated"] is False
+        own_job = api.ended(submitted["job_id"])
+        assert (own_job["result"]["result"]["key"], own_job["dedupe_key"]) == ("k:1", "k:1")
         entries = workspace.json("event", "tail", "--limit", "200")["events"]
         (entry,) = [row for row in entries if row["kind"] == "job.deduplicated"]
         assert entry["data"]["dedupe_key"] == "k:1"

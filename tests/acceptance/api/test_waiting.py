@@ -27,46 +27,46 @@ def a_workspace_with_runs(directory: Path) -> Workspace:
 
 
 def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> None:
-    """200 when it is done; 202 at once with ?async=true, and from inside a job."""
+    """The response is 200 when the run ends; with `?async=true`, and from inside a job, 202 at once."""
     with an_api(a_workspace_with_runs(tmp_path)) as api:
-        done = api.post("/pipeline/quick", {"payload": {"n": 1}}, status=200)
-        assert (done["status"], done["execution_mode"]) == ("succeeded", "synchronous")
-        assert done["result"]["result"] == "done"
+        run = api.post("/pipeline/quick", {"payload": {"n": 1}}, status=200)
+        assert (run["status"], run["execution_mode"]) == ("succeeded", "synchronous")
+        assert run["result"]["result"] == "done"
         assert api.post("/trigger/echo/handle", status=200)["status"] == "succeeded"
         assert api.post("/pipeline/quick?async=true")["status"] == "queued"
-        inside = {"X-Ductile-Job": done["job_id"]}
-        assert api.post("/pipeline/quick", headers=inside)["execution_mode"] == "async"
+        headers = {"X-Ductile-Job": run["job_id"]}
+        assert api.post("/pipeline/quick", headers=headers)["execution_mode"] == "async"
         assert api.ask("POST", "/pipeline/nobody").status == 404
 
 
 def test_a_client_that_hangs_up_gives_its_slot_back(tmp_path: Path) -> None:
-    """Without a slot 503 and no job; a client that disconnects frees it, and the run continues."""
+    """Without a slot the response is 503; a client that disconnects frees its slot, and its run continues."""
     with an_api(a_workspace_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/long HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
-        with api.connect() as waiting:
-            waiting.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
+        with api.connect() as connection:
+            connection.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
             started = api.daemon.wait_for("job.started", lambda line: line["plugin"] == "slow")
-            said = api.ask("POST", "/pipeline/quick")
-            assert (said.status, said.code) == (503, "too_busy")
-            assert int(said.headers["retry-after"]) >= 1
+            response = api.ask("POST", "/pipeline/quick")
+            assert (response.status, response.code) == (503, "too_busy")
+            assert int(response.headers["retry-after"]) >= 1
         api.daemon.wait_for("api.request", lambda line: line["status"] == 499)
         assert api.post("/pipeline/quick", status=200)["status"] == "succeeded"
         assert api.get(f"/job/{started['job_id']}")["status"] == "running"
 
 
 def test_an_accepted_job_runs_after_its_client_has_gone(tmp_path: Path) -> None:
-    """A run is started also if the client disconnects while it is written."""
+    """A run is started also if the client disconnects while the run is stored."""
     with an_api(a_workspace_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/quick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
         for number in range(1, 6):
             with api.connect() as caller:
                 caller.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
-            api.daemon.wait_for("api.request", lambda _, number=number: _noticed(api) == number)  # type: ignore[misc]  # as many as were sent
+            api.daemon.wait_for("api.request", lambda _, number=number: count_requests(api) == number)  # type: ignore[misc]  # a default is how a loop's value is kept
         for job in api.get("/jobs?plugin=pipeline")["jobs"]:
             assert api.ended(job["job_id"])["status"] == "succeeded"
 
 
-def _noticed(api: Api) -> int:
+def count_requests(api: Api) -> int:
     return sum(line.get("path") == "/pipeline/quick" for line in api.daemon.lines)
 
 
@@ -78,7 +78,7 @@ def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: byt
     """
     with an_api(a_workspace_with_runs(tmp_path)) as api:
         api.daemon.wait_until_started(api.post("/plugin/slow/poll")["job_id"])
-        with _beginning_to_ask(api, len(body)) as slow_caller:
+        with begin_request(api, len(body)) as slow_caller:
             api.daemon.process.send_signal(signal.SIGTERM)
             api.daemon.wait_for("service.stopping")
             slow_caller.sendall(body)
@@ -88,17 +88,17 @@ def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: byt
 
 
 def test_a_request_that_still_waits_at_shutdown_is_answered(tmp_path: Path) -> None:
-    """Every answer is JSON in the one shape, the last ones too."""
-    with an_api(a_workspace_with_runs(tmp_path)) as api, _beginning_to_ask(api) as slow_caller:
+    """Every error is JSON in the same shape, also at shutdown."""
+    with an_api(a_workspace_with_runs(tmp_path)) as api, begin_request(api) as slow_caller:
         api.daemon.process.send_signal(signal.SIGTERM)
-        answer = read_all(slow_caller)
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 1" in answer
-        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_busy"
+        response = read_all(slow_caller)
+        assert response.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in response
+        assert json.loads(response.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_busy"
 
 
-def _beginning_to_ask(api: Api, length: int = 2) -> socket.socket:
-    """A caller whose head was read and whose body is waited for."""
+def begin_request(api: Api, length: int = 2) -> socket.socket:
+    """Return a connection whose head the daemon has read and whose body it waits for."""
     caller = api.connect()
     head = f"POST /plugin/echo/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
     caller.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode())
