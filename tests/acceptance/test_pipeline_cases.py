@@ -44,7 +44,7 @@ def edit(workspace: Workspace, old: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A daemon with two past runs of `order`, the second with a failed branch."""
+    """Start a daemon with two past runs of `order`, the second with a failed branch."""
     workspace = a_flow_workspace(tmp_path_factory.mktemp("flow"), PIPELINES)
     with an_api(workspace) as running:
         for payload in (SMALL, LARGE):
@@ -54,64 +54,67 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture
 def edited(api: Api) -> Iterator[Workspace]:
-    """The same place with an edit on disk that is neither sealed nor loaded."""
-    before = api.workspace.config.read_text()
+    """Return the workspace with an edit on disk that is neither sealed nor loaded."""
+    text = api.workspace.config.read_text()
     edit(api.workspace, *CHANGE)
     yield api.workspace
-    api.workspace.config.write_text(before)
+    api.workspace.config.write_text(text)
 
 
-def report(workspace: Workspace, *words: str, status: int = 0) -> dict[str, Any]:
+def run_cases(workspace: Workspace, *words: str, status: int = 0) -> dict[str, Any]:
     return workspace.json("pipeline", "test", *words, status=status)
 
 
-def differences(case: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {each["path"]: (each["expected"], each["actual"]) for each in case["differences"]}
+def differences_by_path(case: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {
+        difference["path"]: (difference["expected"], difference["actual"])
+        for difference in case["differences"]
+    }
 
 
 def test_past_runs_go_as_they_went(api: Api) -> None:
-    found = report(api.workspace, "order", "--last", "5")
-    assert (found["passed"], found["counts"]) == (True, {"passed": 2, "failed": 0})
-    assert [case["status"] for case in found["cases"]] == ["partial_success", "succeeded"]
-    assert found["left_out"] == []
-    newest = found["cases"][0]
+    report = run_cases(api.workspace, "order", "--last", "5")
+    assert (report["passed"], report["counts"]) == (True, {"passed": 2, "failed": 0})
+    assert [case["status"] for case in report["cases"]] == ["partial_success", "succeeded"]
+    assert report["left_out"] == []
+    newest = report["cases"][0]
     assert newest["order"] == ["make", "both/left", "both/right", "end"]
     assert newest["synthetic"] == newest["other_input"] == []
 
 
 def test_an_edit_shows_what_would_go_differently(edited: Workspace) -> None:
-    """The comparison that decided is named. A step that did not run then has a synthetic response."""
-    found = report(edited, "order", "--last", "5", status=1)
-    assert found["counts"] == {"passed": 1, "failed": 1}
-    (case,) = (each for each in found["cases"] if not each["passed"])
-    assert differences(case) == {
+    """The step that differs is named. A step that did not run in the past run has a synthetic response."""
+    report = run_cases(edited, "order", "--last", "5", status=1)
+    assert report["counts"] == {"passed": 1, "failed": 1}
+    (case,) = (item for item in report["cases"] if not item["passed"])
+    assert differences_by_path(case) == {
         "steps.both/right.outcome": ('"bypassed"', '"succeeded"'),
         "steps.end.payload.right": ('"skipped"', '"succeeded"'),
     }
     assert case["synthetic"] == ["both/right"]
     assert case["other_input"] == ["end"]
-    said = edited.ductile("pipeline", "test", "order", "--run", case["job_id"])
-    assert said.status == 1
-    assert 'steps.end.payload.right: expected "skipped", is "succeeded"' in said.out
+    result = edited.ductile("pipeline", "test", "order", "--run", case["job_id"])
+    assert result.status == 1
+    assert 'steps.end.payload.right: expected "skipped", is "succeeded"' in result.out
 
 
 def test_a_recorded_run_is_a_case_in_a_file(api: Api, tmp_path: Path) -> None:
-    """Only its owner may read it, it says that nothing is masked, and it is not written over."""
+    """Only its owner may read the file, which says that nothing is masked; no file is overwritten."""
     file = tmp_path / "order.yaml"
-    said = api.workspace.ductile("pipeline", "test", "order", "--record", "last", "--output", str(file))
-    assert said.status == 0, said
-    assert "without masks" in said.err
+    result = api.workspace.ductile("pipeline", "test", "order", "--record", "last", "--output", str(file))
+    assert result.status == 0, result
+    assert "without masks" in result.err
     assert "without masks" in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = report(api.workspace, "--case", str(file))
-    assert (found["passed"], len(found["cases"])) == (True, 1)
-    assert found["cases"][0]["location"].startswith(f"{file}:")
-    again = api.workspace.json(
+    report = run_cases(api.workspace, "--case", str(file))
+    assert (report["passed"], len(report["cases"])) == (True, 1)
+    assert report["cases"][0]["location"].startswith(f"{file}:")
+    refusal = api.workspace.json(
         "pipeline", "test", "order", "--record", "last", "--output", str(file), status=1
     )
-    assert again["error"]["code"] == "conflict"
+    assert refusal["error"]["code"] == "conflict"
     file.write_text(file.read_text().replace("outcome: failed", "outcome: succeeded"))
-    (case,) = report(api.workspace, "order", "--case", str(file), status=1)["cases"]
+    (case,) = run_cases(api.workspace, "order", "--case", str(file), status=1)["cases"]
     assert case["differences"] == [
         {
             "path": "steps.both/right.outcome",
@@ -123,51 +126,50 @@ def test_a_recorded_run_is_a_case_in_a_file(api: Api, tmp_path: Path) -> None:
     ]
     several = tmp_path / "several.yaml"
     api.workspace.ductile("pipeline", "test", "order", "--record", "last", "--last", "2", "-o", str(several))
-    assert report(api.workspace, "--case", str(several))["counts"] == {"passed": 2, "failed": 0}
+    assert run_cases(api.workspace, "--case", str(several))["counts"] == {"passed": 2, "failed": 0}
 
 
 def test_a_directory_of_cases_is_run_as_in_a_build(api: Api) -> None:
-    """All of them, those of one pipeline; files in `tests` beside the configuration need not be named."""
-    usual = api.workspace.directory / "demo" / "tests"
-    usual.mkdir()
+    """Files in `tests` beside the configuration need not be named; all cases or those of one pipeline run."""
+    directory = api.workspace.directory / "demo" / "tests"
+    directory.mkdir()
     case: dict[str, Any] = {"name": "one", "expect": {"steps": {"only": {"outcome": "succeeded"}}}}
-    (usual / "other.json").write_text(json.dumps({"pipeline": "other", "cases": [case]}))
+    (directory / "other.json").write_text(json.dumps({"pipeline": "other", "cases": [case]}))
     case["expect"] = {"steps": {"end": {"times": 1}, "ende": {}}}
-    (usual / "order.yaml").write_text(json.dumps({"pipeline": "order", "cases": [case]}))
+    (directory / "order.yaml").write_text(json.dumps({"pipeline": "order", "cases": [case]}))
     try:
-        assert report(api.workspace, status=1)["counts"] == {"passed": 1, "failed": 1}
-        assert report(api.workspace, "other")["counts"] == {"passed": 1, "failed": 0}
-        named = api.workspace.ductile("pipeline", "test", "--case", str(usual / "order.yaml"))
-        assert named.status == 1
-        assert "did you mean end?" in named.out
-        # The dry run of a step without its input: nothing to claim.
-        assert "no payload.who" in named.out
-        (usual / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x", "start": 1}]}')
-        wrong = report(api.workspace, status=78)
-        (problem,) = wrong["error"]["details"]["problems"]
+        assert run_cases(api.workspace, status=1)["counts"] == {"passed": 1, "failed": 1}
+        assert run_cases(api.workspace, "other")["counts"] == {"passed": 1, "failed": 0}
+        result = api.workspace.ductile("pipeline", "test", "--case", str(directory / "order.yaml"))
+        assert result.status == 1
+        assert "did you mean end?" in result.out
+        assert "no payload.who" in result.out
+        (directory / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x", "start": 1}]}')
+        refusal = run_cases(api.workspace, status=78)
+        (problem,) = refusal["error"]["details"]["problems"]
         assert (problem["key"], problem["line"]) == ("cases[0].start", 1)
-        (usual / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x"}]}')
-        (problem,) = report(api.workspace, status=78)["error"]["details"]["problems"]
+        (directory / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x"}]}')
+        (problem,) = run_cases(api.workspace, status=78)["error"]["details"]["problems"]
         assert problem["hint"] == "did you mean order?"
     finally:
-        for each in usual.iterdir():
-            each.unlink()
-        usual.rmdir()
+        for file in directory.iterdir():
+            file.unlink()
+        directory.rmdir()
 
 
 def test_a_payload_shows_the_path_with_each_input(api: Api) -> None:
     """Every step succeeds with a synthetic response, and nothing is run or stored."""
-    before = api.workspace.json("event", "tail")["highest"]
-    said = api.workspace.ductile("pipeline", "test", "order", "--payload", SMALL)
-    assert said.status == 0
-    assert "synthetic responses: make, both/left" in said.out
-    (case,) = report(api.workspace, "order", "--payload", SMALL)["cases"]
+    highest = api.workspace.json("event", "tail")["highest"]
+    result = api.workspace.ductile("pipeline", "test", "order", "--payload", SMALL)
+    assert result.status == 0
+    assert "synthetic responses: make, both/left" in result.out
+    (case,) = run_cases(api.workspace, "order", "--payload", SMALL)["cases"]
     steps = {step["step"]: step for step in case["steps"]}
     assert steps["both/right"]["outcome"] == "bypassed"
     assert "there is no payload.total" in steps["both/right"]["because"]
     assert steps["end"]["jobs"][0]["payload"] == {"to": "Ada", "right": "skipped"}
     assert steps["end"]["jobs"][0]["context"] == {"kept": "Ada"}
-    assert api.workspace.json("event", "tail")["highest"] == before
+    assert api.workspace.json("event", "tail")["highest"] == highest
 
 
 @pytest.mark.parametrize(
@@ -187,40 +189,40 @@ def test_a_payload_shows_the_path_with_each_input(api: Api) -> None:
     ],
 )
 def test_a_mistake_is_named(api: Api, words: tuple[str, ...], message: str) -> None:
-    ran = api.workspace.ductile("pipeline", "test", *words, "--json")
-    assert ran.status in (1, 2)
-    assert message in json.loads(ran.out)["error"]["message"]
+    result = api.workspace.ductile("pipeline", "test", *words, "--json")
+    assert result.status in (1, 2)
+    assert message in json.loads(result.out)["error"]["message"]
 
 
 def test_the_advice_where_there_is_no_case_can_be_typed(api: Api) -> None:
-    """Both commands have the configuration that was named, and do something."""
+    """Both advised commands name the configuration, and work."""
     hint = api.workspace.ductile("pipeline", "test", "order").err
-    advised = re.findall("`ductile ([^`]*)`", hint)
-    assert len(advised) == 2, hint
-    for command in advised:
-        ran = api.workspace.terminal.ductile(*shlex.split(command))
-        assert (bool(ran.out), "error:" in ran.err) == (True, False), ran
+    commands = re.findall("`ductile ([^`]*)`", hint)
+    assert len(commands) == 2, hint
+    for command in commands:
+        result = api.workspace.terminal.ductile(*shlex.split(command))
+        assert (bool(result.out), "error:" in result.err) == (True, False), result
 
 
 def test_over_http_by_reading_scopes(api: Api, edited: Workspace) -> None:
     """The files on disk are tested. Past runs need the right to read jobs besides that to read the system."""
     path = "/pipeline/order/test"
-    reads = {"Authorization": f"Bearer {token_for('system:ro')}"}
-    dry = api.post(path, {"payload": json.loads(SMALL)}, status=200, headers=reads)
-    assert (dry["passed"], dry["cases"][0]["order"]) == (True, ["make", "both/left", "end"])
+    headers = {"Authorization": f"Bearer {token_for('system:ro')}"}
+    dry_run = api.post(path, {"payload": json.loads(SMALL)}, status=200, headers=headers)
+    assert (dry_run["passed"], dry_run["cases"][0]["order"]) == (True, ["make", "both/left", "end"])
     responses = {"make": {"events": [{"type": "made", "payload": {"total": 35}}]}}
     case = {"name": "one", "start": {"payload": json.loads(SMALL)}, "steps": responses}
     case["expect"] = {"steps": {"both/right": {"outcome": "bypassed"}}}
-    found = api.post(path, {"cases": [case]}, status=200, headers=reads)
-    assert not found["passed"]  # by the edit, in which 35 is enough
-    api.post(path, {"last": 2}, status=403, headers=reads)
+    report = api.post(path, {"cases": [case]}, status=200, headers=headers)
+    assert not report["passed"]  # in the edit 35 is enough
+    api.post(path, {"last": 2}, status=403, headers=headers)
     assert api.post(path, {"last": 2}, status=200)["counts"] == {"passed": 1, "failed": 1}
-    jobs = token_for("jobs:ro")
-    api.post(path, {"payload": {}}, status=403, headers={"Authorization": f"Bearer {jobs}"})
-    recorded = api.get("/pipeline/order/cases?last=5", token=jobs)
+    token = token_for("jobs:ro")
+    api.post(path, {"payload": {}}, status=403, headers={"Authorization": f"Bearer {token}"})
+    recorded = api.get("/pipeline/order/cases?last=5", token=token)
     assert len(recorded["cases"]) == len(recorded["runs"]) == 2
-    again = api.post(path, {"cases": recorded["cases"]}, status=200)
-    assert again["counts"] == {"passed": 1, "failed": 1}
+    second_report = api.post(path, {"cases": recorded["cases"]}, status=200)
+    assert second_report["counts"] == {"passed": 1, "failed": 1}
     for body, status in (
         ({"cases": [{"name": 1}], "last": 1}, 422),
         ({"cases": [{}]}, 422),
@@ -236,55 +238,55 @@ def test_over_http_by_reading_scopes(api: Api, edited: Workspace) -> None:
 
 
 async def test_an_agent_tests_a_plan_before_it_applies_it(api: Api) -> None:
-    """The tool is read-only, and its answer small: steps only where something differs."""
+    """The tool is read-only, and its answer has steps only where something differs."""
     async with an_agent(api.workspace) as agent:
         tool = (await agent.tools())["pipeline_test"]
         assert tool.annotations.read_only_hint
-        unchanged = await agent.call("pipeline_test", pipeline="order", last=5)
-        assert unchanged["passed"]
-        assert not any("steps" in case for case in unchanged["cases"])
+        unchanged_report = await agent.call("pipeline_test", pipeline="order", last=5)
+        assert unchanged_report["passed"]
+        assert not any("steps" in case for case in unchanged_report["cases"])
         key = "pipelines[0].steps[1].split[1].if.value"
         planned = await agent.call("config_plan", set={key: 30})
-        found = await agent.call("pipeline_test", pipeline="order", last=5, plan=planned["plan"])
-        assert found["counts"] == {"passed": 1, "failed": 1}
-        (case,) = (each for each in found["cases"] if not each["passed"])
-        assert [each["path"] for each in case["differences"]] == [
+        report = await agent.call("pipeline_test", pipeline="order", last=5, plan=planned["plan"])
+        assert report["counts"] == {"passed": 1, "failed": 1}
+        (case,) = (item for item in report["cases"] if not item["passed"])
+        assert [difference["path"] for difference in case["differences"]] == [
             "steps.both/right.outcome",
             "steps.end.payload.right",
         ]
-        dry = await agent.call("pipeline_test", pipeline="order", payload=json.loads(SMALL))
-        assert dry["cases"][0]["order"] == ["make", "both/left", "end"]
+        dry_run = await agent.call("pipeline_test", pipeline="order", payload=json.loads(SMALL))
+        assert dry_run["cases"][0]["order"] == ["make", "both/left", "end"]
         error = await agent.refused("pipeline_test", pipeline="ordr")
         assert error["hint"] == "did you mean order?"
 
 
 def test_without_a_daemon(tmp_path: Path) -> None:
-    """Also with an edit that is not sealed, which the daemon would refuse to start with."""
+    """Cases run also with an edit that is not sealed, with which a daemon would refuse to start."""
     workspace = a_flow_workspace(tmp_path, PIPELINES)
     assert workspace.ductile("config", "lock").status == 0
     assert workspace.ductile("pipeline", "run", "order", "--payload", SMALL).status == 0
-    assert report(workspace, "order", "--last", "1")["passed"]
+    assert run_cases(workspace, "order", "--last", "1")["passed"]
     candidate = tmp_path / "candidate.yaml"
     candidate.write_text(workspace.config.read_text())
     edit(workspace, *CHANGE)
-    assert report(workspace, "order", "--run", "last", status=1)["counts"] == {"passed": 0, "failed": 1}
+    assert run_cases(workspace, "order", "--run", "last", status=1)["counts"] == {"passed": 0, "failed": 1}
     # The runs are those of the store of --config, the pipeline that of the candidate.
     (workspace.directory / "demo" / "candidate.yaml").write_text(candidate.read_text())
     words = ("order", "--run", "last", "--candidate", str(workspace.directory / "demo" / "candidate.yaml"))
-    assert report(workspace, *words)["passed"]
+    assert run_cases(workspace, *words)["passed"]
 
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
-    """A run that has not ended, one that was cancelled, and one that began in the middle."""
+    """A run that has not ended or was cancelled cannot be recorded."""
     workspace = a_flow_workspace(tmp_path, PIPELINES.replace("uses: twice", "uses: gated"))
     assert workspace.ductile("config", "lock").status == 0
     with a_daemon(workspace):
-        run = workspace.json("pipeline", "run", "order", "--payload", SMALL, "--no-wait")["job_id"]
-        going = report(workspace, "order", "--record", run, status=1)["error"]
-        assert "has not ended" in going["message"]
-        workspace.ductile("job", "cancel", run)
-        workspace.ductile("job", "wait", run)
-        cancelled = report(workspace, "order", "--run", run, status=1)["error"]
+        run_id = workspace.json("pipeline", "run", "order", "--payload", SMALL, "--no-wait")["job_id"]
+        error = run_cases(workspace, "order", "--record", run_id, status=1)["error"]
+        assert "has not ended" in error["message"]
+        workspace.ductile("job", "cancel", run_id)
+        workspace.ductile("job", "wait", run_id)
+        cancelled = run_cases(workspace, "order", "--run", run_id, status=1)["error"]
         assert "what its steps would have responded is not known" in cancelled["message"]
-        listed = report(workspace, "order", "--last", "3", status=1)
-        assert [each["job_id"] for each in listed["left_out"]] == [run]
+        report = run_cases(workspace, "order", "--last", "3", status=1)
+        assert [run["job_id"] for run in report["left_out"]] == [run_id]

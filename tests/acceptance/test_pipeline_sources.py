@@ -1,4 +1,4 @@
-"""One pipeline, many sources: by name, event, webhook and command line, and always the same tree."""
+"""A pipeline is started by name, event, webhook and command line, always with the same tree."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ pipelines:
       - {id: first, uses: work}
       - {id: cannot, uses: work, with: {text: "{payload.nowhere}"}}
 """
-#: How each ends, and which of its steps run, in any order.
+#: The status of a run of each pipeline, and the steps that run, in any order.
 EXPECTED: dict[str, tuple[str, list[str]]] = {
     "youtube-summary": ("succeeded", ["download", "notify", "summarize"]),
     "discord-fabric": ("succeeded", ["1"]),
@@ -139,14 +139,14 @@ class Sources:
     webhooks: int
 
     def by_name(self, pipeline: str) -> str:
-        said = self.api.ask("POST", f"/pipeline/{pipeline}?async=true", {"payload": PAYLOAD})
-        assert said.status == 202, said
-        return str(said.body["job_id"])
+        response = self.api.ask("POST", f"/pipeline/{pipeline}?async=true", {"payload": PAYLOAD})
+        assert response.status == 202, response
+        return str(response.body["job_id"])
 
     def by_event(self, pipeline: str) -> str:
-        kind = started_by(pipeline)
-        done = self.api.post("/event", {"type": kind, "payload": PAYLOAD})
-        (started,) = done["started"]
+        event_type = trigger_of(pipeline)
+        published = self.api.post("/event", {"type": event_type, "payload": PAYLOAD})
+        (started,) = published["started"]
         assert started["target"] == f"pipeline:{pipeline}"
         return str(started["job_id"])
 
@@ -156,27 +156,27 @@ class Sources:
         connection = http.client.HTTPConnection("127.0.0.1", self.webhooks, timeout=PATIENCE)
         headers = {"X-Hub-Signature-256": f"sha256={signature}"}
         connection.request("POST", f"/hook/{pipeline}", body=body, headers=headers)
-        answer = connection.getresponse()
-        said = json.loads(answer.read())
+        response = connection.getresponse()
+        document = json.loads(response.read())
         connection.close()
-        assert answer.status == 202, said
-        return str(said["job_id"])
+        assert response.status == 202, document
+        return str(document["job_id"])
 
     def by_command(self, pipeline: str) -> str:
-        ran = self.api.workspace.ductile(
+        result = self.api.workspace.ductile(
             "pipeline", "run", pipeline, "--payload", json.dumps(PAYLOAD), "--json"
         )
-        job: dict[str, Any] = json.loads(ran.out)
-        assert ran.status == (0 if job["status"] == "succeeded" else 1)
+        job: dict[str, Any] = json.loads(result.out)
+        assert result.status == (0 if job["status"] == "succeeded" else 1)
         return str(job["job_id"])
 
     def by_sent_event(self, pipeline: str) -> str:
-        words = ("event", "send", started_by(pipeline), "--payload", json.dumps(PAYLOAD))
+        words = ("event", "send", trigger_of(pipeline), "--payload", json.dumps(PAYLOAD))
         (started,) = self.api.workspace.json(*words)["started"]
         return str(started["job_id"])
 
 
-def started_by(pipeline: str) -> str:
+def trigger_of(pipeline: str) -> str:
     return next(
         line.removeprefix("    on: ")
         for line in PIPELINES.partition(f"- name: {pipeline}\n")[2].splitlines()
@@ -201,14 +201,14 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
 def test_every_source_makes_the_same_tree(sources: Sources, pipeline: str) -> None:
     """Every source of a run gives the same steps in the same tree."""
     shapes = []
-    for enter in (
+    for start in (
         sources.by_name,
         sources.by_event,
         sources.by_webhook,
         sources.by_command,
         sources.by_sent_event,
     ):
-        run_id = enter(pipeline)
+        run_id = start(pipeline)
         assert sources.api.ended(run_id)["status"] == EXPECTED[pipeline][0]
         shapes.append(shape(sources.api.get(f"/job/{run_id}/tree")["tree"]))
     assert shapes == [shapes[0]] * len(shapes)
@@ -220,24 +220,24 @@ def steps_in(tree: Any) -> list[str]:
     return [*([step] if step else []), *(name for child in below for name in steps_in(child))]
 
 
-def explained(sources: Sources, pipeline: str) -> dict[str, Any]:
+def explain(sources: Sources, pipeline: str) -> dict[str, Any]:
     run_id = sources.by_command(pipeline)
-    found = sources.api.workspace.json("pipeline", "explain", run_id)
-    return {step["step"]: step for step in found["steps"]}
+    explanation = sources.api.workspace.json("pipeline", "explain", run_id)
+    return {step["step"]: step for step in explanation["steps"]}
 
 
 def test_the_trigger_endpoint_of_the_seed(sources: Sources) -> None:
-    """`on: p.c` is what POST /trigger/p/c starts; the client reads result.stdout."""
-    said = sources.api.ask(
+    """POST /trigger/p/c starts the pipeline with `on: p.c`; the client reads `result.stdout`."""
+    response = sources.api.ask(
         "POST", "/trigger/fabric/handle", {"payload": {"text": "hello", "pattern": "summarize"}}
     )
-    assert said.status == 200
-    assert (said.body["status"], said.body["execution_mode"]) == ("succeeded", "synchronous")
-    assert json.loads(said.body["result"]["stdout"])["trail"] == ["1"]
+    assert response.status == 200
+    assert (response.body["status"], response.body["execution_mode"]) == ("succeeded", "synchronous")
+    assert json.loads(response.body["result"]["stdout"])["trail"] == ["1"]
 
 
 def test_a_step_that_is_called_sees_what_was_claimed(sources: Sources) -> None:
-    """Baggage lasts, payloads are per hop."""
+    """Baggage travels to later steps; a payload goes to the next step only."""
     run_id = sources.by_command("carrying")
     steps = {
         job["step"]: job for job in sources.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"]
@@ -248,7 +248,7 @@ def test_a_step_that_is_called_sees_what_was_claimed(sources: Sources) -> None:
 
 
 def test_a_join_sees_its_branches(sources: Sources) -> None:
-    """`payload.branches` has id, status and payload of each; the step after runs once."""
+    """`payload.branches` has id, status and payload of each branch; the step after a join runs once."""
     run_id = sources.by_command("parallel")
     joined = [
         job for job in sources.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"] == "joined"
@@ -262,8 +262,8 @@ def test_a_join_sees_its_branches(sources: Sources) -> None:
 
 
 def test_explain_shows_a_bypass_with_its_values(sources: Sources) -> None:
-    """Which comparison was false, and what it found."""
-    steps = explained(sources, "choosy")
+    """The explanation names the comparison that was false, and the value."""
+    steps = explain(sources, "choosy")
     assert steps["yes"]["outcome"] == "ran"
     assert steps["no"]["outcome"] == "bypassed"
     (bypass,) = steps["no"]["bypasses"]
@@ -271,15 +271,15 @@ def test_explain_shows_a_bypass_with_its_values(sources: Sources) -> None:
 
 
 def test_explain_shows_unmade_and_unreached_steps(sources: Sources) -> None:
-    """An error ends that step; nothing comes after it."""
-    steps = explained(sources, "unmade")
+    """A step that cannot be created has an error, and later steps are not reached."""
+    steps = explain(sources, "unmade")
     assert steps["cannot"]["outcome"] == "not_made"
     assert "payload.nowhere" in steps["cannot"]["errors"][0]
-    assert explained(sources, "half")["never"]["outcome"] == "not_reached"
-    shown = sources.api.workspace.ductile("pipeline", "explain", sources.by_command("half")).out
-    assert "half: failed (partial_success)" in shown
-    assert "not reached" in shown
-    assert "it is broken" in shown
+    assert explain(sources, "half")["never"]["outcome"] == "not_reached"
+    text = sources.api.workspace.ductile("pipeline", "explain", sources.by_command("half")).out
+    assert "half: failed (partial_success)" in text
+    assert "not reached" in text
+    assert "it is broken" in text
 
 
 def test_show_and_tree_of_a_run(sources: Sources) -> None:
@@ -295,9 +295,9 @@ def test_show_and_tree_of_a_run(sources: Sources) -> None:
 
 
 def test_explaining_a_step_explains_its_run(sources: Sources) -> None:
-    """Whichever id is at hand; what is no run is said to be none."""
+    """The id of a step is as good as that of its run; a job outside a run is refused."""
     run_id = sources.by_command("sequence")
-    step = sources.api.get(f"/jobs?run={run_id}")["jobs"][0]["job_id"]
-    assert sources.api.workspace.json("pipeline", "explain", step)["run"]["job_id"] == run_id
-    alone = sources.api.workspace.json("run", "work", "handle")["job_id"]
-    assert sources.api.workspace.json("pipeline", "explain", alone, status=1)["error"]["code"] == "conflict"
+    step_id = sources.api.get(f"/jobs?run={run_id}")["jobs"][0]["job_id"]
+    assert sources.api.workspace.json("pipeline", "explain", step_id)["run"]["job_id"] == run_id
+    job_id = sources.api.workspace.json("run", "work", "handle")["job_id"]
+    assert sources.api.workspace.json("pipeline", "explain", job_id, status=1)["error"]["code"] == "conflict"

@@ -1,4 +1,4 @@
-"""The guarded bridge: callers who wait for a run, and every way in which the waiting ends."""
+"""Callers who wait for a run, and every way in which the waiting ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pipelines:
   - {name: one-of-two, on: twin.start, steps: [{uses: plain}]}
   - {name: two-of-two, on: twin.start, steps: [{uses: plain}]}
 """
-ANSWER = {
+FINISHED = {
     "job_id",
     "status",
     "ok",
@@ -68,7 +68,7 @@ NODE = {
     "result",
     "output_files",
 }
-LATE = {
+STILL_RUNNING = {
     "job_id",
     "status",
     "execution_mode",
@@ -94,8 +94,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 @pytest.fixture
-def narrow(tmp_path: Path) -> Iterator[Api]:
-    """A daemon of a test's own, in which one caller may wait."""
+def single_slot(tmp_path: Path) -> Iterator[Api]:
+    """Start a daemon for one test, in which one caller may wait."""
     workspace = a_flow_workspace(tmp_path, PIPELINES, api="  max_concurrent_sync: 1\n")
     with an_api(workspace) as running:
         yield running
@@ -111,11 +111,11 @@ def runs_of(api: Api, pipeline: str) -> list[dict[str, Any]]:
 
 
 def test_the_answer_of_a_run_that_ended(api: Api) -> None:
-    """200, the last step's envelope as `result`, its steps nested and in a row."""
-    said = api.ask("POST", "/pipeline/quick", {"payload": {"n": 1}})
-    assert said.status == 200
-    body = said.body
-    assert body.keys() == ANSWER
+    """The response is 200 with the result of the last step, and has the steps nested and in a row."""
+    response = api.ask("POST", "/pipeline/quick", {"payload": {"n": 1}})
+    assert response.status == 200
+    body = response.body
+    assert body.keys() == FINISHED
     assert (body["status"], body["execution_mode"]) == ("succeeded", "synchronous")
     assert body["result"] == {
         "status": "ok",
@@ -138,169 +138,181 @@ def test_the_answer_of_a_run_that_ended(api: Api) -> None:
 
 
 def test_partly_good_and_nothing_to_do(api: Api) -> None:
-    """`partial_success` is reported as such; where nothing ran, there is no result."""
-    half = api.ask("POST", "/pipeline/half")
-    assert (half.status, half.body["status"]) == (200, "partial_success")
-    assert half.body["error"].endswith(": it is broken")
-    assert {row["step_id"]: row["error"] for row in half.body["tree"]}["both/bad"] == "it is broken"
-    empty = api.ask("POST", "/pipeline/empty")
-    assert (empty.status, empty.body["status"], empty.body["result"]) == (200, "succeeded", None)
-    assert empty.body["children"] == []
+    """A partly failed run has the status `partial_success`; a run without jobs has no result."""
+    half_response = api.ask("POST", "/pipeline/half")
+    assert (half_response.status, half_response.body["status"]) == (200, "partial_success")
+    assert half_response.body["error"].endswith(": it is broken")
+    assert {row["step_id"]: row["error"] for row in half_response.body["tree"]}["both/bad"] == "it is broken"
+    empty_response = api.ask("POST", "/pipeline/empty")
+    assert (empty_response.status, empty_response.body["status"], empty_response.body["result"]) == (
+        200,
+        "succeeded",
+        None,
+    )
+    assert empty_response.body["children"] == []
 
 
 def test_a_wait_that_times_out_returns_the_finished_steps(api: Api) -> None:
-    """202 with the id and, where the pipeline says so, what is done; the run goes on."""
-    said = api.ask("POST", "/pipeline/late")
-    assert said.status == 202
-    assert said.body.keys() == LATE | {"children", "tree"}
-    assert (said.body["status"], said.body["timeout_exceeded"], said.body["timeout_ms"]) == (
+    """The response is 202 with the id and, if the pipeline says so, the ended steps; the run goes on."""
+    response = api.ask("POST", "/pipeline/late")
+    assert response.status == 202
+    assert response.body.keys() == STILL_RUNNING | {"children", "tree"}
+    assert (response.body["status"], response.body["timeout_exceeded"], response.body["timeout_ms"]) == (
         "running",
         True,
         3000,
     )
-    assert said.body["elapsed_ms"] >= 3000
-    assert [row["step_id"] for row in said.body["tree"]] == ["first"]
+    assert response.body["elapsed_ms"] >= 3000
+    assert [row["step_id"] for row in response.body["tree"]] == ["first"]
     open_gate(api.workspace)
-    assert api.ended(said.body["job_id"])["status"] == "succeeded"
-    terse = api.ask("POST", "/pipeline/terse")
-    assert terse.status == 202
-    assert terse.body.keys() == LATE
+    assert api.ended(response.body["job_id"])["status"] == "succeeded"
+    terse_response = api.ask("POST", "/pipeline/terse")
+    assert terse_response.status == 202
+    assert terse_response.body.keys() == STILL_RUNNING
     open_gate(api.workspace)
-    assert api.ended(terse.body["job_id"])["status"] == "succeeded"
+    assert api.ended(terse_response.body["job_id"])["status"] == "succeeded"
 
 
 def test_a_run_that_is_cancelled_when_time_is_up(api: Api) -> None:
-    """The engine itself keeps the deadline; the process is ended, the run is dead."""
-    said = api.ask("POST", "/pipeline/killed")
-    assert said.status == 202
-    assert "cancelled" in said.body["message"]
-    job = api.ended(said.body["job_id"])
+    """At the deadline the engine ends the process, and the run is dead."""
+    response = api.ask("POST", "/pipeline/killed")
+    assert response.status == 202
+    assert "cancelled" in response.body["message"]
+    job = api.ended(response.body["job_id"])
     assert (job["status"], job["reason"]) == ("dead", "cancelled")
 
 
 def test_a_caller_may_decline_to_wait(api: Api) -> None:
-    """`?async=true` is answered at once, as an asynchronous run is."""
-    said = api.ask("POST", "/pipeline/waiting?async=true")
-    assert said.status == 202
-    assert (said.body["status"], said.body["execution_mode"]) == ("queued", "async")
-    assert (said.body["plugin"], said.body["command"]) == ("pipeline", "waiting")
+    """A request with `?async=true` is answered at once, as for an asynchronous pipeline."""
+    response = api.ask("POST", "/pipeline/waiting?async=true")
+    assert response.status == 202
+    assert (response.body["status"], response.body["execution_mode"]) == ("queued", "async")
+    assert (response.body["plugin"], response.body["command"]) == ("pipeline", "waiting")
     open_gate(api.workspace)
-    assert api.ended(said.body["job_id"])["status"] == "succeeded"
+    assert api.ended(response.body["job_id"])["status"] == "succeeded"
 
 
 def test_a_plugin_that_says_its_callers_wait(api: Api) -> None:
-    """The manifest's mode is the one of /trigger without a pipeline; /plugin never waits."""
-    said = api.ask("POST", "/trigger/prompt/handle")
-    assert (said.status, said.body["status"], said.body["result"]["stdout"]) == (200, "succeeded", "at once")
+    """/trigger without a pipeline follows the mode of the manifest; /plugin never waits."""
+    response = api.ask("POST", "/trigger/prompt/handle")
+    assert (response.status, response.body["status"], response.body["result"]["stdout"]) == (
+        200,
+        "succeeded",
+        "at once",
+    )
     assert api.post("/plugin/prompt/handle")["status"] == "queued"
     assert api.post("/trigger/plain/handle")["execution_mode"] == "async"
 
 
 def test_a_trigger_that_could_mean_several_pipelines(api: Api) -> None:
-    """409 that names them, and nothing is started."""
-    said = api.ask("POST", "/trigger/twin/start")
-    assert (said.status, said.code) == (409, "conflict")
-    assert said.body["error"]["details"]["pipelines"] == ["one-of-two", "two-of-two"]
+    """The response is 409 and names the pipelines, and nothing is started."""
+    response = api.ask("POST", "/trigger/twin/start")
+    assert (response.status, response.code) == (409, "conflict")
+    assert response.body["error"]["details"]["pipelines"] == ["one-of-two", "two-of-two"]
     assert runs_of(api, "one-of-two") == []
 
 
 def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> None:
     """A deduplicated synchronous call answers with the result of the job that exists."""
-    sent = {"Idempotency-Key": "the-same"}
-    first = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
-    run_id = api.daemon.wait_for("job.accepted", lambda line: _is_run(api, line))["job_id"]
-    second = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
+    headers = {"Idempotency-Key": "the-same"}
+    first = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=headers)
+    run_id = api.daemon.wait_for("job.accepted", lambda line: is_waiting_run(api, line))["job_id"]
+    second = post(api, "/pipeline/waiting", {"payload": {"n": 1}}, headers=headers)
     api.daemon.wait_for("job.deduplicated", lambda line: line["job_id"] == run_id)
     open_gate(api.workspace)
     assert (first.result.status, second.result.status) == (200, 200)
     assert first.result.body["job_id"] == second.result.body["job_id"] == run_id
     assert (first.result.body["deduplicated"], second.result.body["deduplicated"]) == (False, True)
-    again = api.ask("POST", "/pipeline/waiting", {"payload": {"n": 1}}, headers=sent)
-    assert (again.status, again.body["job_id"]) == (200, run_id)
-    assert again.body["deduplicated"] is True
-    assert again.body["message"] == "This is a duplicate. pipeline waiting: succeeded"
+    repeated = api.ask("POST", "/pipeline/waiting", {"payload": {"n": 1}}, headers=headers)
+    assert (repeated.status, repeated.body["job_id"]) == (200, run_id)
+    assert repeated.body["deduplicated"] is True
+    assert repeated.body["message"] == "This is a duplicate. pipeline waiting: succeeded"
 
 
 def test_a_duplicate_of_a_synchronous_trigger_is_marked_as_one(api: Api) -> None:
-    """The answer is that of a duplicate pipeline run."""
-    sent = {"Idempotency-Key": "prompt-once"}
-    first = api.ask("POST", "/trigger/prompt/handle", headers=sent)
-    again = api.ask("POST", "/trigger/prompt/handle", headers=sent)
-    assert (first.status, again.status) == (200, 200)
-    assert first.body["job_id"] == again.body["job_id"]
-    assert (first.body["deduplicated"], again.body["deduplicated"]) == (False, True)
+    """The response is like that of a duplicate pipeline run."""
+    headers = {"Idempotency-Key": "prompt-once"}
+    first = api.ask("POST", "/trigger/prompt/handle", headers=headers)
+    repeated = api.ask("POST", "/trigger/prompt/handle", headers=headers)
+    assert (first.status, repeated.status) == (200, 200)
+    assert first.body["job_id"] == repeated.body["job_id"]
+    assert (first.body["deduplicated"], repeated.body["deduplicated"]) == (False, True)
 
 
 def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
-    """A run that the first caller started without a deadline goes on, and the second caller learns it."""
-    sent = {"Idempotency-Key": "unhurried"}
-    run_id = api.post("/pipeline/killed?async=true", headers=sent)["job_id"]
-    said = api.ask("POST", "/pipeline/killed", headers=sent)
-    assert (said.status, said.body["job_id"], said.body["deduplicated"]) == (202, run_id, True)
-    assert said.body["message"].startswith("This is a duplicate. The run goes on")
+    """A run that was started without a deadline goes on, and the second caller is told so."""
+    headers = {"Idempotency-Key": "unhurried"}
+    run_id = api.post("/pipeline/killed?async=true", headers=headers)["job_id"]
+    response = api.ask("POST", "/pipeline/killed", headers=headers)
+    assert (response.status, response.body["job_id"], response.body["deduplicated"]) == (202, run_id, True)
+    assert response.body["message"].startswith("This is a duplicate. The run goes on")
     open_gate(api.workspace)
     assert api.ended(run_id)["status"] == "succeeded"
 
 
 def test_a_call_from_inside_an_unknown_job_waits(api: Api) -> None:
-    """Only a job that is there can wait for itself; both doors look for it."""
-    outside = {"X-Ductile-Job": "nobody"}
-    assert api.ask("POST", "/pipeline/quick", headers=outside).status == 200
-    assert api.ask("POST", "/trigger/prompt/handle", headers=outside).status == 200
-    inside = {"X-Ductile-Job": api.post("/plugin/plain/handle")["job_id"]}
-    assert api.ask("POST", "/pipeline/quick", headers=inside).status == 202
-    assert api.ask("POST", "/trigger/prompt/handle", headers=inside).status == 202
+    """Only an existing job could wait for itself, which both endpoints check."""
+    unknown_job = {"X-Ductile-Job": "nobody"}
+    assert api.ask("POST", "/pipeline/quick", headers=unknown_job).status == 200
+    assert api.ask("POST", "/trigger/prompt/handle", headers=unknown_job).status == 200
+    known_job = {"X-Ductile-Job": api.post("/plugin/plain/handle")["job_id"]}
+    assert api.ask("POST", "/pipeline/quick", headers=known_job).status == 202
+    assert api.ask("POST", "/trigger/prompt/handle", headers=known_job).status == 202
 
 
-def _is_run(api: Api, line: dict[str, Any]) -> bool:
+def is_waiting_run(api: Api, line: dict[str, Any]) -> bool:
     job = api.get(f"/job/{line['job_id']}")
     return bool(job["command"] == "waiting" and job["status"] in ("queued", "running"))
 
 
-def test_no_slot_and_no_job(narrow: Api) -> None:
-    """The slot is taken before anything is enqueued; without one 503, Retry-After and no job."""
-    held = post(narrow, "/pipeline/waiting")
-    narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
-    refused = narrow.ask("POST", "/pipeline/quick")
+def test_no_slot_and_no_job(single_slot: Api) -> None:
+    """A slot is taken before a job is submitted; without one the response is 503 with Retry-After."""
+    waiting_call = post(single_slot, "/pipeline/waiting")
+    single_slot.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
+    refused = single_slot.ask("POST", "/pipeline/quick")
     assert (refused.status, refused.code) == (503, "too_busy")
     assert int(refused.headers["retry-after"]) >= 1
-    assert runs_of(narrow, "quick") == []
-    assert narrow.ask("POST", "/pipeline/quick?async=true").status == 202
-    open_gate(narrow.workspace)
-    assert held.result.status == 200
-    assert narrow.ask("POST", "/pipeline/quick").status == 200
+    assert runs_of(single_slot, "quick") == []
+    assert single_slot.ask("POST", "/pipeline/quick?async=true").status == 202
+    open_gate(single_slot.workspace)
+    assert waiting_call.result.status == 200
+    assert single_slot.ask("POST", "/pipeline/quick").status == 200
 
 
-def test_a_caller_that_hangs_up_frees_its_slot(narrow: Api) -> None:
-    """And its run goes on."""
+def test_a_caller_that_hangs_up_frees_its_slot(single_slot: Api) -> None:
+    """The run of a caller that hung up goes on."""
     request = (
         b"POST /pipeline/waiting HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n"
         b"Authorization: Bearer " + token_for("*").encode() + b"\r\n\r\n"
     )
-    with narrow.connect() as connection:
+    with single_slot.connect() as connection:
         connection.sendall(request)
-        narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
-        assert narrow.ask("POST", "/pipeline/quick").status == 503
+        single_slot.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
+        assert single_slot.ask("POST", "/pipeline/quick").status == 503
     # Nothing tells when the daemon has noticed; a caller who is refused asks again.
-    assert any(narrow.ask("POST", "/pipeline/quick").status == 200 for _ in range(500))
-    (run,) = runs_of(narrow, "waiting")
-    open_gate(narrow.workspace)
-    assert narrow.ended(run["job_id"])["status"] == "succeeded"
+    assert any(single_slot.ask("POST", "/pipeline/quick").status == 200 for _ in range(500))
+    (run,) = runs_of(single_slot, "waiting")
+    open_gate(single_slot.workspace)
+    assert single_slot.ended(run["job_id"])["status"] == "succeeded"
 
 
-def test_a_daemon_that_stops_answers_waiting_callers(narrow: Api) -> None:
-    """202 with the id, before the listeners close; the run goes on when a daemon runs again."""
-    waiting = post(narrow, "/pipeline/waiting")
-    narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
-    assert narrow.daemon.end(signal.SIGTERM) == 0
-    said: ApiResponse = waiting.result
-    assert (said.status, said.body["status"], said.body["timeout_exceeded"]) == (202, "running", False)
-    with an_api(narrow.workspace) as again:
-        open_gate(narrow.workspace)
-        assert again.ended(said.body["job_id"])["status"] == "succeeded"
+def test_a_daemon_that_stops_answers_waiting_callers(single_slot: Api) -> None:
+    """The response is 202 with the id; the run goes on when a daemon runs again."""
+    waiting_call = post(single_slot, "/pipeline/waiting")
+    single_slot.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
+    assert single_slot.daemon.end(signal.SIGTERM) == 0
+    response: ApiResponse = waiting_call.result
+    assert (response.status, response.body["status"], response.body["timeout_exceeded"]) == (
+        202,
+        "running",
+        False,
+    )
+    with an_api(single_slot.workspace) as second_api:
+        open_gate(single_slot.workspace)
+        assert second_api.ended(response.body["job_id"])["status"] == "succeeded"
 
 
-ASKING = """#!/usr/bin/env python3
+CALLING_PLUGIN = """#!/usr/bin/env python3
 import json, os, sys, urllib.request
 
 given = json.load(sys.stdin)["event"]["payload"]
@@ -312,17 +324,17 @@ with urllib.request.urlopen(request) as answer:
 
 
 def test_a_pool_of_one_cannot_starve_itself(tmp_path: Path) -> None:
-    """A job that calls a synchronous pipeline is answered 202 at once, and is its ancestor."""
+    """A job that calls a synchronous pipeline is answered 202 at once; the run is its descendant."""
     workspace = a_flow_workspace(tmp_path, PIPELINES, plugins="  asking: {}\n")
     workspace.config.write_text(workspace.config.read_text().replace("max_workers: 4", "max_workers: 1"))
-    workspace.plugin("asking", ASKING)
+    workspace.plugin("asking", CALLING_PLUGIN)
     with an_api(workspace) as api:
         payload = {"url": f"http://127.0.0.1:{api.port}/pipeline/quick", "token": token_for("*")}
-        asked = api.ended(api.post("/plugin/asking/handle", {"payload": payload})["job_id"])
-        inner = asked["result"]["result"]
-        assert (inner["http"], inner["status"]) == (202, "queued")
-        run = api.ended(inner["job_id"])
-        assert (run["status"], run["hops"], run["trace_id"]) == ("succeeded", 1, asked["trace_id"])
+        calling_job = api.ended(api.post("/plugin/asking/handle", {"payload": payload})["job_id"])
+        pipeline_response = calling_job["result"]["result"]
+        assert (pipeline_response["http"], pipeline_response["status"]) == (202, "queued")
+        run = api.ended(pipeline_response["job_id"])
+        assert (run["status"], run["hops"], run["trace_id"]) == ("succeeded", 1, calling_job["trace_id"])
 
 
 HOOKS = """\
@@ -345,33 +357,33 @@ pipelines:
 
 
 def test_hooks_from_end_to_end(tmp_path: Path) -> None:
-    """They fire for jobs and runs that ask for it, as full pipelines, and for nothing else."""
+    """Hooks start pipelines for jobs and runs with `notify_on_complete`, and for nothing else."""
     plugins = "  told: {uses: work, notify_on_complete: true}\n"
     with an_api(a_flow_workspace(tmp_path, HOOKS, plugins=plugins)) as api:
         job_id = api.post("/plugin/told/handle", {"payload": {"n": 1}})["job_id"]
-        hooked = _hooked(api, "on-success")
-        (say,) = [job for job in api.get(f"/jobs?run={hooked['job_id']}")["jobs"] if job["step"] == "say"]
+        hook_run = ended_hook_run(api, "on-success")
+        (say,) = [job for job in api.get(f"/jobs?run={hook_run['job_id']}")["jobs"] if job["step"] == "say"]
         payload = api.get(f"/job/{say['job_id']}")["payload"]
-        assert hooked["submitted_by"] == "hook"
-        assert hooked["parent_job_id"] == job_id
+        assert hook_run["submitted_by"] == "hook"
+        assert hook_run["parent_job_id"] == job_id
         assert payload["took"] > 0
         assert "told" in payload["text"]
         api.ended(api.post("/plugin/work/handle")["job_id"])
-        watched = api.post("/pipeline/watched")["job_id"]
-        assert _hooked(api, "after-watched")["parent_job_id"] == watched
-        assert _hooked(api, "on-failure")["parent_job_id"] == watched
+        watched_id = api.post("/pipeline/watched")["job_id"]
+        assert ended_hook_run(api, "after-watched")["parent_job_id"] == watched_id
+        assert ended_hook_run(api, "on-failure")["parent_job_id"] == watched_id
         assert len(runs_of(api, "on-success")) == 1
-        given = api.get(f"/job/{_hooked(api, 'after-watched')['job_id']}")["payload"]
-        assert (given["pipeline"], given["status"], given["error"]) == (
+        payload_of_hook = api.get(f"/job/{ended_hook_run(api, 'after-watched')['job_id']}")["payload"]
+        assert (payload_of_hook["pipeline"], payload_of_hook["status"], payload_of_hook["error"]) == (
             "watched",
             "failed",
             "1: it is broken",
         )
-        assert json.dumps(given["attempt"]) == "1"
+        assert json.dumps(payload_of_hook["attempt"]) == "1"
 
 
-def _hooked(api: Api, pipeline: str) -> dict[str, Any]:
-    """The run of a hook's pipeline, when it has ended."""
+def ended_hook_run(api: Api, pipeline: str) -> dict[str, Any]:
+    """Wait for the run of a hook's pipeline to end; return it."""
     api.daemon.wait_for(
         "job.succeeded", lambda line: line["plugin"] == "pipeline" and line["command"] == pipeline
     )
@@ -380,7 +392,7 @@ def _hooked(api: Api, pipeline: str) -> dict[str, Any]:
 
 
 def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
-    """A run may have thousands of steps in sequence; every surface can show it."""
+    """Every surface can show a run of hundreds of steps in sequence."""
     length = 530
     steps = "".join(f"    - {{id: s{number}, uses: plain}}\n" for number in range(length))
     workspace = a_flow_workspace(
@@ -389,23 +401,27 @@ def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
         api="  max_sync_timeout: 5m\n",
     )
     with an_api(workspace) as api:
-        said = api.ask("POST", "/pipeline/long", {"payload": {}})
-        assert (said.status, said.body["status"], len(said.body["tree"])) == (200, "succeeded", length)
-        run_id, last = said.body["job_id"], said.body["tree"][-1]["job_id"]
+        response = api.ask("POST", "/pipeline/long", {"payload": {}})
+        assert (response.status, response.body["status"], len(response.body["tree"])) == (
+            200,
+            "succeeded",
+            length,
+        )
+        run_id, last_id = response.body["job_id"], response.body["tree"][-1]["job_id"]
         tree = api.get(f"/job/{run_id}/tree")["tree"]
         lines = workspace.ductile("job", "tree", run_id).out.splitlines()
-        chain = api.get(f"/job/{last}/explain")["chain"]
-        assert workspace.ductile("job", "explain", last).status == 0
+        chain = api.get(f"/job/{last_id}/explain")["chain"]
+        assert workspace.ductile("job", "explain", last_id).status == 0
         for action in ("show", "graph"):
             assert f"s{length - 1}" in workspace.ductile("pipeline", action, "long").out
         assert f"s{length - 1}" in workspace.ductile("pipeline", "explain", run_id).out
-    row = [tree]
-    while len(row) == 1:
-        row = row[0]["children"]
-    assert [node["step"] for node in row][-1] == f"s{length - 1}"
+    nodes = [tree]
+    while len(nodes) == 1:
+        nodes = nodes[0]["children"]
+    assert [node["step"] for node in nodes][-1] == f"s{length - 1}"
     assert len(lines) == length + 1
-    assert lines[-1].strip().startswith(f"└─ after {row[-2]['job_id'][-8:]}: [s{length - 1}] plain handle")
-    # The way back is long, and is shown to its beginning all the same.
+    assert lines[-1].strip().startswith(f"└─ after {nodes[-2]['job_id'][-8:]}: [s{length - 1}] plain handle")
+    # A long chain is shown to its beginning.
     assert chain[0]["what"].startswith("the HTTP API")
-    assert [link["job_id"] for link in (chain[1], chain[-1])] == [run_id, last]
+    assert [link["job_id"] for link in (chain[1], chain[-1])] == [run_id, last_id]
     assert chain[2]["what"] == "earlier steps, left out here"

@@ -18,16 +18,16 @@ import pytest
 from builders.daemons import Workspace, a_daemon, a_workspace, answering
 from builders.plugins import a_manifest, a_plugin
 
-SAYS = answering({"status": "ok", "result": "{}"})
+SCRIPT_TEXT = answering({"status": "ok", "result": "{}"})
 CONFIG_KEYS = "config_keys: {required: [city], optional: [unit]}\n"
 
 
-def a_weather_plugin(root: Path, *, says: str = "sunny", manifest: str | None = None) -> Path:
-    return a_plugin(root, "weather", manifest=manifest, script=answering({"status": "ok", "result": says}))
+def a_weather_plugin(root: Path, *, result: str = "sunny", manifest: str | None = None) -> Path:
+    return a_plugin(root, "weather", manifest=manifest, script=answering({"status": "ok", "result": result}))
 
 
 def a_sealed_workspace(directory: Path, more: str = "") -> Workspace:
-    """In strict mode, so that everything that is not sealed is an error."""
+    """Return a workspace in strict mode, so that everything that is not sealed is an error."""
     workspace = a_workspace(directory, more)
     workspace.config.write_text(
         workspace.config.read_text().replace("service:\n", "service:\n  strict_mode: true\n")
@@ -37,13 +37,15 @@ def a_sealed_workspace(directory: Path, more: str = "") -> Workspace:
 
 
 def git(repository: Path, *words: str) -> str:
-    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "init.defaultBranch=main")
-    done = subprocess.run(["git", *who, *words], cwd=repository, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "init.defaultBranch=main")
+    process = subprocess.run(
+        ["git", *identity, *words], cwd=repository, check=True, capture_output=True, text=True
+    )
+    return process.stdout.strip()
 
 
 def a_repository(directory: Path) -> Path:
-    """With two plugins below `plugins`, a tag for each of two versions, and a hook that must not run."""
+    """Return a repository with two plugins below `plugins`, and a tag for each of two versions."""
     repository = directory / "repository"
     a_weather_plugin(repository / "plugins")
     a_plugin(repository / "plugins", "wind")
@@ -58,18 +60,18 @@ def a_repository(directory: Path) -> Path:
     return repository
 
 
-def listed(workspace: Workspace) -> dict[str, Any]:
-    return {each["name"]: each for each in workspace.json("plugin", "list")["plugins"]}
+def plugins_by_name(workspace: Workspace) -> dict[str, Any]:
+    return {plugin["name"]: plugin for plugin in workspace.json("plugin", "list")["plugins"]}
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
     return {
-        str(each.relative_to(directory)): each.read_bytes() for each in directory.rglob("*") if each.is_file()
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
     }
 
 
 def test_a_shipped_plugin_is_only_named(tmp_path: Path) -> None:
-    """Nothing is copied; comments of the configuration stay."""
+    """A shipped plugin is not copied; comments of the configuration stay."""
     workspace = a_sealed_workspace(tmp_path)
     workspace.config.write_text(f"# mine\n{workspace.config.read_text()}")
     workspace.json("config", "lock")
@@ -84,7 +86,7 @@ def test_a_shipped_plugin_is_only_named(tmp_path: Path) -> None:
     )
     assert workspace.config.read_text().startswith("# mine\n")
     assert workspace.json("config", "check")["warnings"] == []
-    assert listed(workspace)["web"]["from"] == "shipped"
+    assert plugins_by_name(workspace)["web"]["from"] == "shipped"
 
 
 def test_a_directory_is_added_to_a_running_daemon(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_a_dry_run_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
     workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere", manifest=a_manifest("weather", extra=CONFIG_KEYS))
     before = files_below(tmp_path / "demo")
-    shown = workspace.ductile("plugin", "add", str(source), "--dry-run").out
+    output = workspace.ductile("plugin", "add", str(source), "--dry-run").out
     for text in (
         "required config  city",
         "poll",
@@ -117,18 +119,18 @@ def test_a_dry_run_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
         "not confined",
         "+  weather: {}",
     ):
-        assert text in shown
-    assert "ductile config set plugins.weather.config.city VALUE --apply --config demo" in shown
+        assert text in output
+    assert "ductile config set plugins.weather.config.city VALUE --apply --config demo" in output
     assert files_below(tmp_path / "demo") == before
 
 
 def test_a_required_key_is_asked_for_and_the_advice_works(tmp_path: Path) -> None:
-    """Nothing is made up: the plugin is refused until the key is set, and everything else runs."""
+    """The plugin is refused until the key is set."""
     workspace = a_sealed_workspace(tmp_path)
     source = a_weather_plugin(tmp_path / "elsewhere", manifest=a_manifest("weather", extra=CONFIG_KEYS))
     assert workspace.json("plugin", "add", str(source))["missing_config"] == ["city"]
     refused = workspace.json("config", "check", status=78)["refused"]
-    assert [each["code"] for each in refused] == ["missing_config"]
+    assert [plugin["code"] for plugin in refused] == ["missing_config"]
     assert "ductile config set plugins.weather.config.city VALUE" in refused[0]["hint"]
     workspace.json("config", "set", "plugins.weather.config.city", "Wien", "--apply")
     assert workspace.json("run", "weather")["result"]["result"] == "sunny"
@@ -137,10 +139,10 @@ def test_a_required_key_is_asked_for_and_the_advice_works(tmp_path: Path) -> Non
 def test_a_tag_of_a_repository_is_added_updated_and_removed(tmp_path: Path) -> None:
     workspace, repository = a_sealed_workspace(tmp_path), a_repository(tmp_path)
     source = f"git+file://{repository}@v1"
-    several = workspace.ductile("plugin", "add", source)
-    assert several.status == 2
-    assert "weather, wind" in several.err
-    assert "--plugin NAME" in several.err
+    result = workspace.ductile("plugin", "add", source)
+    assert result.status == 2
+    assert "weather, wind" in result.err
+    assert "--plugin NAME" in result.err
     unknown = workspace.ductile("plugin", "add", f"git+file://{repository}@v9").err
     assert "its tags are v2, v1" in unknown
     with a_daemon(workspace):
@@ -150,15 +152,15 @@ def test_a_tag_of_a_repository_is_added_updated_and_removed(tmp_path: Path) -> N
         updated = workspace.json("plugin", "update", "weather", "--to", "v2")
         assert updated["after"]["commit"] == git(repository, "rev-parse", "v2^{commit}")
         assert updated["interface"] == ["version 1.0.0 becomes 1.1.0", "command forecast is new (write)"]
-        assert [each["name"] for each in updated["files"]] == ["manifest.yaml"]
+        assert [file["name"] for file in updated["files"]] == ["manifest.yaml"]
         assert updated["reloaded"]["changed"] == ["weather"]
         workspace.json("run", "weather", "forecast")
         assert workspace.json("config", "check")["warnings"] == []
         removed = workspace.json("plugin", "remove", "weather")
         assert removed["reloaded"]["removed"] == ["weather"]
-    assert [each.name for each in (tmp_path / "demo" / "plugins").iterdir()] == ["echo"]
+    assert [path.name for path in (tmp_path / "demo" / "plugins").iterdir()] == ["echo"]
     assert workspace.json("config", "check")["warnings"] == []
-    assert "weather" not in listed(workspace)
+    assert "weather" not in plugins_by_name(workspace)
 
 
 def test_a_commit_is_taken_by_its_id_and_a_branch_is_refused(tmp_path: Path) -> None:
@@ -174,13 +176,13 @@ def test_a_commit_is_taken_by_its_id_and_a_branch_is_refused(tmp_path: Path) -> 
     assert (
         "the tag or commit is missing" in workspace.ductile("plugin", "add", f"git+file://{repository}").err
     )
-    secret = workspace.ductile("plugin", "add", "git+https://ada:canary@example.org/x.git@v1").err
-    assert "must not hold a password" in secret
-    assert "canary" not in secret
+    error = workspace.ductile("plugin", "add", "git+https://ada:canary@example.org/x.git@v1").err
+    assert "must not hold a password" in error
+    assert "canary" not in error
 
 
 def test_a_commit_is_not_replaced_by_a_tag_of_its_name(tmp_path: Path) -> None:
-    """Who pins a commit gets that one, also if the repository has a tag with its digits as the name."""
+    """A pinned commit is used also if the repository has a tag with its digits as the name."""
     workspace, repository = a_sealed_workspace(tmp_path), a_repository(tmp_path)
     commit = git(repository, "rev-parse", "v1")
     git(repository, "update-ref", f"refs/tags/{commit}", git(repository, "rev-parse", "v2^{commit}"))
@@ -203,27 +205,27 @@ def test_no_filter_of_the_user_runs_for_a_repository(tmp_path: Path) -> None:
 
 
 def test_a_token_in_the_address_of_a_repository_is_refused(tmp_path: Path) -> None:
-    """Some services take a token as the name of the user. It would be stored beside the plugin, and shown."""
-    refused = a_sealed_workspace(tmp_path).ductile("plugin", "add", "git+https://canary@example.org/x.git@v1")
-    assert refused.status == 2
-    assert "must not hold" in refused.err
-    assert "canary" not in refused.err + refused.out
+    """Some services take a token as the user name. An accepted URL is stored beside the plugin, and shown."""
+    result = a_sealed_workspace(tmp_path).ductile("plugin", "add", "git+https://canary@example.org/x.git@v1")
+    assert result.status == 2
+    assert "must not hold" in result.err
+    assert "canary" not in result.err + result.out
 
 
 def test_names_and_contents_that_cannot_be_read_are_errors_with_a_reason(tmp_path: Path) -> None:
     workspace = a_sealed_workspace(tmp_path)
-    broken = bytearray()
+    content = bytearray()
     with zipfile.ZipFile(tmp_path / "broken.zip", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("manifest.yaml", a_manifest("wind") * 50)
-    broken += (tmp_path / "broken.zip").read_bytes()
-    broken[60:90] = bytes(30)
-    (tmp_path / "broken.zip").write_bytes(broken)
+    content += (tmp_path / "broken.zip").read_bytes()
+    content[60:90] = bytes(30)
+    (tmp_path / "broken.zip").write_bytes(content)
     tar_with(tmp_path / "odd.tgz", MANIFEST, SCRIPT, plain("weather/\udcff.txt"))
     for source in ("broken.zip", "odd.tgz"):
-        ran = workspace.ductile("plugin", "add", str(tmp_path / source))
-        assert ran.status == 1, ran
-        assert "Traceback" not in ran.err
-        assert "unexpected" not in ran.err
+        result = workspace.ductile("plugin", "add", str(tmp_path / source))
+        assert result.status == 1, result
+        assert "Traceback" not in result.err
+        assert "unexpected" not in result.err
 
 
 def tar_with(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
@@ -247,7 +249,7 @@ def special(name: str, kind: bytes, target: str = "") -> tuple[tarfile.TarInfo, 
 
 
 MANIFEST = plain("weather/manifest.yaml", a_manifest("weather").encode(), 0o644)
-SCRIPT = plain("weather/run.sh", SAYS.encode())
+SCRIPT = plain("weather/run.sh", SCRIPT_TEXT.encode())
 HOSTILE = {
     "leads out": (MANIFEST, SCRIPT, plain("weather/../../escaped")),
     "leads out of it": (MANIFEST, SCRIPT, plain("/etc/escaped")),
@@ -261,25 +263,25 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("words", HOSTILE)
-def test_a_hostile_archive_is_refused_and_leaves_nothing(words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("problem", HOSTILE)
+def test_a_hostile_archive_is_refused_and_leaves_nothing(problem: str, tmp_path: Path) -> None:
     workspace = a_sealed_workspace(tmp_path)
-    archive = tar_with(tmp_path / "weather.tar.gz", *HOSTILE[words])
+    archive = tar_with(tmp_path / "weather.tar.gz", *HOSTILE[problem])
     before = files_below(tmp_path / "demo")
-    ran = workspace.ductile("plugin", "add", str(archive))
-    assert ran.status == 1, ran
-    assert words.replace("weather/device in", "not a plain file") in ran.err
+    result = workspace.ductile("plugin", "add", str(archive))
+    assert result.status == 1, result
+    assert problem.replace("weather/device in", "not a plain file") in result.err
     assert files_below(tmp_path / "demo") == before
     assert not (tmp_path / "escaped").exists()
 
 
 def test_archives_of_both_kinds_are_added(tmp_path: Path) -> None:
-    """A zip file need not have modes; one that unpacks to too much is refused before that."""
+    """A zip file need not have modes; one that unpacks to too much is refused."""
     workspace = a_sealed_workspace(tmp_path)
     workspace.json("plugin", "add", str(tar_with(tmp_path / "weather.tgz", MANIFEST, SCRIPT)))
     with zipfile.ZipFile(tmp_path / "wind.zip", "w") as archive:
         archive.writestr(zipfile.ZipInfo("manifest.yaml"), a_manifest("wind"))
-        archive.writestr(zipfile.ZipInfo("run.sh"), SAYS)
+        archive.writestr(zipfile.ZipInfo("run.sh"), SCRIPT_TEXT)
     workspace.json("plugin", "add", str(tmp_path / "wind.zip"))
     assert workspace.json("run", "wind")["status"] == "succeeded"
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -296,8 +298,8 @@ def test_local_changes_are_not_lost_unless_asked(tmp_path: Path) -> None:
     installed = tmp_path / "demo" / "plugins" / "weather" / "run.sh"
     installed.write_text(installed.read_text() + "# mine\n")
     for words in (("update", "weather"), ("remove", "weather")):
-        ran = workspace.ductile("plugin", *words)
-        assert "were changed since it was added: run.sh" in ran.err
+        result = workspace.ductile("plugin", *words)
+        assert "were changed since it was added: run.sh" in result.err
     assert "# mine" in installed.read_text()
     workspace.json("plugin", "update", "weather", "--discard-changes")
     assert "# mine" not in installed.read_text()
@@ -313,8 +315,8 @@ def test_an_update_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
     workspace.json("config", "lock")
     (source / "manifest.yaml").write_text(a_manifest("weather").replace("[poll, handle, health]", "[poll]"))
     before = files_below(tmp_path / "demo" / "plugins")
-    ran = workspace.ductile("plugin", "update", "weather")
-    assert "weather has no command handle" in ran.err
+    result = workspace.ductile("plugin", "update", "weather")
+    assert "weather has no command handle" in result.err
     assert files_below(tmp_path / "demo" / "plugins") == before
     assert workspace.json("config", "check")["warnings"] == []
 
@@ -325,11 +327,11 @@ def test_a_plugin_in_use_is_not_removed(tmp_path: Path) -> None:
     workspace.json("plugin", "add", str(a_weather_plugin(tmp_path / "elsewhere")))
     workspace.append("routes:\n  - {from: echo, event_type: x, to: weather}\n")
     line = len(workspace.config.read_text().splitlines())
-    ran = workspace.ductile("plugin", "remove", "weather")
-    assert ran.status == 78
-    assert "weather is still in use" in ran.err
-    assert f"demo/config.yaml:{line}:" in ran.err
-    assert "weather" in listed(workspace)
+    result = workspace.ductile("plugin", "remove", "weather")
+    assert result.status == 78
+    assert "weather is still in use" in result.err
+    assert f"demo/config.yaml:{line}:" in result.err
+    assert "weather" in plugins_by_name(workspace)
 
 
 def test_removing_counts_the_jobs_that_would_end(tmp_path: Path) -> None:
@@ -346,42 +348,42 @@ def test_removing_counts_the_jobs_that_would_end(tmp_path: Path) -> None:
 def test_files_of_the_operator_are_left_alone(tmp_path: Path) -> None:
     """A plugin that was not added is taken out of the configuration; its directory stays."""
     workspace = a_sealed_workspace(tmp_path, "  mine: {}\n")
-    own = workspace.plugin("mine", SAYS)
+    directory = workspace.plugin("mine", SCRIPT_TEXT)
     workspace.json("config", "lock")
     removed = workspace.json("plugin", "remove", "mine")
     assert "was not added" in removed["kept"]
-    assert own.is_dir()
+    assert directory.is_dir()
     assert "was not added" in workspace.ductile("plugin", "update", "mine", ".").err
-    taken = workspace.ductile("plugin", "add", str(a_plugin(tmp_path / "elsewhere", "mine")))
-    assert "holds other files" in taken.err
+    result = workspace.ductile("plugin", "add", str(a_plugin(tmp_path / "elsewhere", "mine")))
+    assert "holds other files" in result.err
 
 
 #: Kills the process with SIGKILL before the n-th change of the file system that it makes in a directory.
 KILLER = """\
 import os, signal, sys
-place, left = os.environ["KILL_IN"], int(os.environ["KILL_AT"])
+directory, remaining = os.environ["KILL_IN"], int(os.environ["KILL_AT"])
 def hook(event, arguments):
-    global left
-    if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir") and place in str(arguments[0]):
-        left -= 1
-        if left < 0:
+    global remaining
+    if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir") and directory in str(arguments[0]):
+        remaining -= 1
+        if remaining < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(hook)
 """
 
 
-def killed_at(workspace: Workspace, number: int, *words: str) -> bool:
-    """Run a command that is killed at its n-th step. False if it has fewer steps, and has succeeded."""
-    hooks = workspace.directory / "hooks"
-    hooks.mkdir(exist_ok=True)
-    (hooks / "sitecustomize.py").write_text(KILLER)
-    done = subprocess.run(
+def run_until_killed(workspace: Workspace, number: int, *words: str) -> bool:
+    """Run a command and kill it at its n-th step. Return False if it has fewer steps, and has succeeded."""
+    hook_directory = workspace.directory / "hooks"
+    hook_directory.mkdir(exist_ok=True)
+    (hook_directory / "sitecustomize.py").write_text(KILLER)
+    process = subprocess.run(
         [sys.executable, "-m", "ductile", *words, "--config", "demo", "--json"],
         cwd=workspace.directory,
         env={
             "PATH": os.environ["PATH"],
             "HOME": str(workspace.directory),
-            "PYTHONPATH": str(hooks),
+            "PYTHONPATH": str(hook_directory),
             "KILL_IN": str(workspace.config.parent),
             "KILL_AT": str(number),
         },
@@ -389,34 +391,34 @@ def killed_at(workspace: Workspace, number: int, *words: str) -> bool:
         text=True,
         check=False,
     )
-    assert done.returncode in (0, -9), done
-    return done.returncode == -9
+    assert process.returncode in (0, -9), process
+    return process.returncode == -9
 
 
-@pytest.mark.parametrize("words", ["add", "update", "remove"])
-def test_a_kill_at_any_step_leaves_a_configuration_that_loads(words: str, tmp_path: Path) -> None:
-    """Strict mode accepts it, the plugin is whole or not there, and the command can be repeated."""
+@pytest.mark.parametrize("action", ["add", "update", "remove"])
+def test_a_kill_at_any_step_leaves_a_configuration_that_loads(action: str, tmp_path: Path) -> None:
+    """Strict mode accepts the configuration, the plugin is whole or absent, and a repetition works."""
     workspace = a_sealed_workspace(tmp_path)
-    source = a_weather_plugin(tmp_path / "elsewhere", says="old")
-    line = ["plugin", words, *([str(source)] if words == "add" else ["weather"])]
+    source = a_weather_plugin(tmp_path / "elsewhere", result="old")
+    command = ["plugin", action, *([str(source)] if action == "add" else ["weather"])]
     number = 0
     while True:
-        if words != "add" and "weather" not in workspace.config.read_text():
+        if action != "add" and "weather" not in workspace.config.read_text():
             workspace.json("plugin", "add", str(source))
-        if words == "update":
+        if action == "update":
             (source / "run.sh").write_text(answering({"status": "ok", "result": f"version {number}"}))
-        killed = killed_at(workspace, number, *line)
+        killed = run_until_killed(workspace, number, *command)
         assert workspace.json("config", "check")["warnings"] == []
-        known = listed(workspace).get("weather")
-        assert known is None or known["status"] in ("active", "available")
-        if known is not None and known["status"] == "active":
+        plugin = plugins_by_name(workspace).get("weather")
+        assert plugin is None or plugin["status"] in ("active", "available")
+        if plugin is not None and plugin["status"] == "active":
             assert workspace.json("run", "weather")["status"] == "succeeded"
         if not killed:
             break
-        if words == "add" or known is not None:
-            workspace.json(*line)
+        if action == "add" or plugin is not None:
+            workspace.json(*command)
             assert not list((tmp_path / "demo" / "plugins").glob(".*"))
-        if words == "add":
+        if action == "add":
             workspace.json("plugin", "remove", "weather")
         number += 1
     assert number > 3

@@ -17,50 +17,50 @@ from builders.terminal import DUCTILE, CommandResult, Terminal
 REQUEST = {"protocol": 2, "job_id": "j", "command": "poll", "config": {}, "state": {}, "context": {}}
 
 
-def works(tool: str, *words: str) -> bool:
-    """Whether it is installed, and not only the stand-in of a version manager that has no version."""
+def tool_works(tool: str, *words: str) -> bool:
+    """Return whether a tool is installed, and not only the stand-in of a version manager."""
     if shutil.which(tool) is None:
         return False
     return subprocess.run([tool, *words], capture_output=True, check=False).returncode == 0
 
 
-def new(tmp_path: Path, language: str) -> Path:
-    made = Terminal(directory=tmp_path).ductile("plugin", "new", "greet", "--lang", language, "--json")
-    assert made.status == 0, made
-    return Path(json.loads(made.out)["directory"])
+def create_plugin(tmp_path: Path, language: str) -> Path:
+    result = Terminal(directory=tmp_path).ductile("plugin", "new", "greet", "--lang", language, "--json")
+    assert result.status == 0, result
+    return Path(json.loads(result.out)["directory"])
 
 
-def contract_test(tmp_path: Path) -> CommandResult:
+def run_contract_test(tmp_path: Path) -> CommandResult:
     return Terminal(directory=tmp_path).ductile("plugin", "test", "./greet", "--json")
 
 
 def assert_keeps_the_protocol(tmp_path: Path) -> None:
-    ran = contract_test(tmp_path)
-    report = json.loads(ran.out)
+    result = run_contract_test(tmp_path)
+    report = json.loads(result.out)
     assert [check for check in report["checks"] if check["verdict"] != "passed"] == []
-    assert (ran.status, report["passed"]) == (0, True)
+    assert (result.status, report["passed"]) == (0, True)
 
 
 @pytest.mark.parametrize("language", ["python", "sh"])
 def test_a_new_plugin_runs_and_keeps_the_protocol(tmp_path: Path, language: str) -> None:
     """A template runs unchanged, with nothing to install, and exits with 78 on a protocol mismatch."""
-    new(tmp_path, language)
+    create_plugin(tmp_path, language)
     assert_keeps_the_protocol(tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_a_new_node_plugin_keeps_the_protocol(tmp_path: Path) -> None:
-    new(tmp_path, "node")
+    create_plugin(tmp_path, "node")
     assert_keeps_the_protocol(tmp_path)
 
 
 def follow_the_next_steps(tmp_path: Path, name: str, language: str) -> str:
-    """The lines that `plugin new` prints under Next, typed into one shell."""
-    made = Terminal(directory=tmp_path).ductile("plugin", "new", name, "--lang", language)
-    assert made.status == 0, made
-    steps = made.out.partition("Next:")[2]
+    """Run the lines that `plugin new` prints under Next in one shell, and return their output."""
+    result = Terminal(directory=tmp_path).ductile("plugin", "new", name, "--lang", language)
+    assert result.status == 0, result
+    steps = result.out.partition("Next:")[2]
     path = f"{DUCTILE.parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-e", "-c", steps],
         cwd=tmp_path,
         env={**os.environ, "PATH": path, "CARGO_NET_OFFLINE": "true", "GOPROXY": "off"},
@@ -68,20 +68,20 @@ def follow_the_next_steps(tmp_path: Path, name: str, language: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done
-    return done.stdout
+    assert process.returncode == 0, process
+    return process.stdout
 
 
-@pytest.mark.skipif(not works("go", "version"), reason="there is no go here that works")
+@pytest.mark.skipif(not tool_works("go", "version"), reason="there is no go here that works")
 @pytest.mark.parametrize("name", ["greet", "internal"])
 def test_a_new_go_plugin_is_built_and_keeps_the_protocol(tmp_path: Path, name: str) -> None:
-    """Without any module, so without a network; also by a name that means something to go."""
+    """The build needs no module, so no network; the name may be a special one of Go."""
     assert f"ok: {name}, 11 checks passed" in follow_the_next_steps(tmp_path, name, "go")
 
 
-@pytest.mark.skipif(not works("cargo", "--version"), reason="there is no cargo here that works")
+@pytest.mark.skipif(not tool_works("cargo", "--version"), reason="there is no cargo here that works")
 def test_a_new_rust_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> None:
-    """Without any crate, so without a network."""
+    """The build needs no crate, so no network."""
     assert "ok: greet, 11 checks passed" in follow_the_next_steps(tmp_path, "greet", "rust")
 
 
@@ -89,15 +89,15 @@ def test_a_new_rust_plugin_is_built_and_keeps_the_protocol(tmp_path: Path) -> No
     ("language", "step"), [("go", "go build -o run ."), ("rust", "cargo build --release")]
 )
 def test_a_compiled_plugin_says_how_it_is_built(tmp_path: Path, language: str, step: str) -> None:
-    """Until then it is refused, not run."""
+    """A plugin that is not built is refused."""
     terminal = Terminal(directory=tmp_path)
     assert f"cd greet && {step}" in terminal.ductile("plugin", "new", "greet", "--lang", language).out
-    assert contract_test(tmp_path).status == 1
-    assert "does not exist" in contract_test(tmp_path).out
+    assert run_contract_test(tmp_path).status == 1
+    assert "does not exist" in run_contract_test(tmp_path).out
 
 
 def test_a_new_plugin_can_be_used_at_once(tmp_path: Path) -> None:
-    """Written under a plugin root, named in the configuration, run."""
+    """A plugin that is written below a plugin root and named in the configuration runs."""
     workspace = a_workspace(tmp_path, "  greet: {config: {name: Ada}}\n")
     assert workspace.terminal.ductile("plugin", "new", "greet", "--dir", "demo/plugins").status == 0
     assert workspace.ductile("run", "greet").out == "hello Ada\n"
@@ -105,10 +105,10 @@ def test_a_new_plugin_can_be_used_at_once(tmp_path: Path) -> None:
 
 
 def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
-    """--dry-run."""
+    """With `--dry-run` nothing is written."""
     terminal = Terminal(directory=tmp_path)
-    tried = terminal.ductile("plugin", "new", "greet", "--dry-run")
-    assert "Nothing was written." in tried.out
+    dry_run = terminal.ductile("plugin", "new", "greet", "--dry-run")
+    assert "Nothing was written." in dry_run.out
     assert not (tmp_path / "greet").exists()
     (tmp_path / "greet").mkdir()
     refused = terminal.ductile("plugin", "new", "greet")
@@ -118,26 +118,26 @@ def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["../evil"], "has to begin with a letter"),
         (["core"], "is reserved"),
         (["greet", "--lang", "cobol"], "one of python, sh, node, go, rust"),
     ],
 )
-def test_new_refuses_what_makes_no_sense(tmp_path: Path, words: list[str], says: str) -> None:
-    """A usage error."""
-    ran = Terminal(directory=tmp_path).ductile("plugin", "new", *words)
-    assert ran.status == 2
-    assert says in ran.err
+def test_new_refuses_what_makes_no_sense(tmp_path: Path, words: list[str], message: str) -> None:
+    """A wrong name or language is a usage error."""
+    result = Terminal(directory=tmp_path).ductile("plugin", "new", *words)
+    assert result.status == 2
+    assert message in result.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_new_takes_back_what_it_wrote_when_it_fails(tmp_path: Path) -> None:
-    """All or nothing."""
+    """A failed `plugin new` leaves no file."""
     (tmp_path / "file").write_text("")
-    ran = Terminal(directory=tmp_path).ductile("plugin", "new", "greet", "--dir", "file")
-    assert ran.status == 77
+    result = Terminal(directory=tmp_path).ductile("plugin", "new", "greet", "--dir", "file")
+    assert result.status == 77
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -153,60 +153,64 @@ def test_a_plugin_is_tested_by_name_with_its_configuration(tmp_path: Path) -> No
 
 
 def test_a_plugin_that_breaks_the_protocol_fails_its_test(tmp_path: Path) -> None:
-    """Exit 1; each fault with what to do."""
+    """The exit status is 1, and each fault has a remedy."""
     a_plugin(tmp_path, "bad", script="#!/bin/sh\necho hello\n")
-    ran = Terminal(directory=tmp_path).ductile("plugin", "test", "./bad")
-    assert ran.status == 1
-    assert "stdout is not one JSON object" in ran.out
-    assert "failed: bad, " in ran.out
-    assert "wrong_protocol: compare `protocol` with 2 and exit with 78 if it differs" in ran.out
+    result = Terminal(directory=tmp_path).ductile("plugin", "test", "./bad")
+    assert result.status == 1
+    assert "stdout is not one JSON object" in result.out
+    assert "failed: bad, " in result.out
+    assert "wrong_protocol: compare `protocol` with 2 and exit with 78 if it differs" in result.out
 
 
 def test_testing_stores_nothing(tmp_path: Path) -> None:
-    """Outside any queue."""
+    """A test of a plugin creates no store."""
     workspace = a_workspace(tmp_path)
     assert workspace.ductile("plugin", "test", "echo").status == 0
     assert not (tmp_path / "demo" / "data").exists()
 
 
 def test_exactly_this_request_is_run(tmp_path: Path) -> None:
-    """For authors; stdout, stderr, exit status and what they come to."""
+    """The output has stdout, stderr, exit status and their meaning."""
     script = '#!/bin/sh\ncat >&2\necho \'{"status": "error", "error": "no", "retry": false}\'\nexit 3\n'
     a_plugin(tmp_path, "mine", script=script)
-    odd = '{ "command" : "poll" }\n'
-    (tmp_path / "request.json").write_text(odd)
+    request = '{ "command" : "poll" }\n'
+    (tmp_path / "request.json").write_text(request)
     terminal = Terminal(directory=tmp_path)
-    ran = terminal.ductile("plugin", "run", "./mine", "--request", "request.json", "--json")
-    said = json.loads(ran.out)
-    assert ran.status == 1
-    assert said["stderr"] == odd
-    assert (said["judgement"], said["reason"], said["permanent"]) == ("error", "plugin_error", True)
-    assert (said["exit_code"], said["error"]) == (3, "no")
-    shown = terminal.ductile("run", "./mine", "--request", "request.json").out
-    assert shown.startswith("error, and not to be retried\n")
-    assert "stdout\n" in shown
+    result = terminal.ductile("plugin", "run", "./mine", "--request", "request.json", "--json")
+    response = json.loads(result.out)
+    assert result.status == 1
+    assert response["stderr"] == request
+    assert (response["judgement"], response["reason"], response["permanent"]) == (
+        "error",
+        "plugin_error",
+        True,
+    )
+    assert (response["exit_code"], response["error"]) == (3, "no")
+    output = terminal.ductile("run", "./mine", "--request", "request.json").out
+    assert output.startswith("error, and not to be retried\n")
+    assert "stdout\n" in output
 
 
 def test_a_request_that_succeeds_ends_with_0(tmp_path: Path) -> None:
     a_plugin(tmp_path, "mine")
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
-    ran = Terminal(directory=tmp_path).ductile("run", "./mine", "--request", "request.json", "--json")
-    assert ran.status == 0
-    assert json.loads(ran.out)["result"] == "done"
+    result = Terminal(directory=tmp_path).ductile("run", "./mine", "--request", "request.json", "--json")
+    assert result.status == 0
+    assert json.loads(result.out)["result"] == "done"
 
 
 def test_a_request_for_a_configured_plugin_leaves_no_job(tmp_path: Path) -> None:
-    """It has the plugin's environment and its time, and is not on any queue."""
+    """The process has the environment and the timeout of the plugin."""
     workspace = a_workspace(tmp_path, "  timid: {env: {WORD: w}, timeout: 2s}\n")
     workspace.plugin("timid", '#!/bin/sh\necho "$WORD $DUCTILE_COMMAND"\nexec sleep 100\n')
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
-    said = workspace.json("run", "timid", "--request", "request.json", status=1)
-    assert (said["judgement"], said["stdout"]) == ("timeout", "w poll\n")
+    response = workspace.json("run", "timid", "--request", "request.json", status=1)
+    assert (response["judgement"], response["stdout"]) == ("timeout", "w poll\n")
     assert workspace.json("job", "list")["jobs"] == []
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "says"),
+    ("words", "status", "message"),
     [
         (["./mine", "--request", "gone.json"], 2, "gone.json cannot be read"),
         (["./mine", "poll", "--request", "r.json"], 2, "COMMAND has no effect with --request"),
@@ -215,20 +219,20 @@ def test_a_request_for_a_configured_plugin_leaves_no_job(tmp_path: Path) -> None
         (["./open", "--request", "r.json"], 78, "every user of this machine can change"),
     ],
 )
-def test_a_request_that_cannot_be_run(tmp_path: Path, words: list[str], status: int, says: str) -> None:
+def test_a_request_that_cannot_be_run(tmp_path: Path, words: list[str], status: int, message: str) -> None:
     a_plugin(tmp_path, "mine")
     a_plugin(tmp_path, "open").chmod(0o777)
     (tmp_path / "r.json").write_text("{}")
-    ran = Terminal(directory=tmp_path).ductile("run", *words)
-    assert ran.status == status
-    assert says in ran.err
+    result = Terminal(directory=tmp_path).ductile("run", *words)
+    assert result.status == status
+    assert message in result.err
 
 
-def a_keeper(tmp_path: Path) -> Workspace:
-    """With a plugin that keeps a token and a count, as state and as facts."""
+def a_workspace_with_keeper(tmp_path: Path) -> Workspace:
+    """Return a workspace with a plugin that keeps a token and a count, as state and as facts."""
     workspace = a_workspace(tmp_path, "  keeper: {}\n")
-    kept = {"status": "ok", "result": "kept", "state_updates": {"access_token": "canary", "count": 3}}
-    workspace.plugin("keeper", answering(kept))
+    answer = {"status": "ok", "result": "kept", "state_updates": {"access_token": "canary", "count": 3}}
+    workspace.plugin("keeper", answering(answer))
     rule = "fact_outputs: [{when: {command: poll}, from: state_updates, fact_type: keeper.count}]\n"
     (tmp_path / "demo" / "plugins" / "keeper" / "manifest.yaml").write_text(a_manifest("keeper", extra=rule))
     return workspace
@@ -236,8 +240,8 @@ def a_keeper(tmp_path: Path) -> Workspace:
 
 @pytest.mark.parametrize("with_daemon", [True, False])
 def test_state_and_facts_are_shown_masked(tmp_path: Path, with_daemon: bool) -> None:
-    """Secrets only with --reveal; with a daemon and without."""
-    workspace = a_keeper(tmp_path)
+    """Secrets are shown only with `--reveal`, with a daemon and without."""
+    workspace = a_workspace_with_keeper(tmp_path)
     assert workspace.json("plugin", "state", "keeper") == {
         "plugin": "keeper",
         "state": {},
@@ -246,7 +250,7 @@ def test_state_and_facts_are_shown_masked(tmp_path: Path, with_daemon: bool) -> 
     for _ in range(2):
         assert workspace.ductile("run", "keeper").status == 0
 
-    def look() -> None:
+    def assert_shown() -> None:
         assert workspace.json("plugin", "state", "keeper")["state"] == {
             "access_token": "********",
             "count": 3,
@@ -256,26 +260,26 @@ def test_state_and_facts_are_shown_masked(tmp_path: Path, with_daemon: bool) -> 
         (fact,) = page["facts"]
         assert (fact["fact_type"], fact["command"]) == ("keeper.count", "poll")
         assert fact["fact"] == {"access_token": "********", "count": 3}
-        (older,) = workspace.json("plugin", "facts", "keeper", "--cursor", page["next_cursor"])["facts"]
-        assert older["seq"] < fact["seq"]
+        (next_fact,) = workspace.json("plugin", "facts", "keeper", "--cursor", page["next_cursor"])["facts"]
+        assert next_fact["seq"] < fact["seq"]
         for words in (["state"], ["facts"]):
-            shown = workspace.ductile("plugin", *words, "keeper").out
-            assert '"count": 3' in shown
-            assert "canary" not in shown
+            output = workspace.ductile("plugin", *words, "keeper").out
+            assert '"count": 3' in output
+            assert "canary" not in output
 
     if with_daemon:
         with a_daemon(workspace):
-            look()
+            assert_shown()
     else:
-        look()
+        assert_shown()
 
 
 def test_an_unknown_plugin_has_neither_state_nor_facts(tmp_path: Path) -> None:
-    workspace = a_keeper(tmp_path)
+    workspace = a_workspace_with_keeper(tmp_path)
     for noun in ("state", "facts"):
-        ran = workspace.ductile("plugin", noun, "keper")
-        assert ran.status == 1
-        assert "did you mean keeper" in ran.err
+        result = workspace.ductile("plugin", noun, "keper")
+        assert result.status == 1
+        assert "did you mean keeper" in result.err
     assert workspace.ductile("plugin", "facts", "keeper").out == "keeper has no facts.\n"
     assert workspace.ductile("plugin", "state", "keeper").out == "keeper has no stored state.\n"
 
@@ -287,15 +291,15 @@ def checksums(workspace: Workspace) -> dict[str, dict[str, str]]:
 
 def test_lock_renews_plugins_and_leaves_files_as_they_were(tmp_path: Path) -> None:
     """Authorising a plugin does not authorise a change to the configuration."""
-    workspace = a_keeper(tmp_path)
+    workspace = a_workspace_with_keeper(tmp_path)
     assert workspace.ductile("config", "lock").status == 0
     before = checksums(workspace)
     for name in ("echo", "keeper"):
         with (tmp_path / "demo" / "plugins" / name / "run.sh").open("a") as script:
             script.write("# more\n")
     workspace.config.write_text(f"# more\n{workspace.config.read_text()}")
-    tried = workspace.json("plugin", "lock", "--dry-run")
-    assert [(entry["name"], entry["change"]) for entry in tried["sealed"]] == [
+    dry_run = workspace.json("plugin", "lock", "--dry-run")
+    assert [(entry["name"], entry["change"]) for entry in dry_run["sealed"]] == [
         ("echo", "changed"),
         ("keeper", "changed"),
     ]
@@ -315,7 +319,7 @@ def test_lock_needs_a_seal_and_a_plugin_that_is_used(tmp_path: Path) -> None:
     a_plugin(tmp_path / "demo" / "plugins", "spare")
     assert "was never sealed" in workspace.ductile("plugin", "lock").err
     workspace.ductile("config", "lock")
-    for name, says in (("spare", "is not configured"), ("gone", "there is no plugin")):
-        ran = workspace.ductile("plugin", "lock", name)
-        assert ran.status == 1
-        assert says in ran.err
+    for name, message in (("spare", "is not configured"), ("gone", "there is no plugin")):
+        result = workspace.ductile("plugin", "lock", name)
+        assert result.status == 1
+        assert message in result.err

@@ -23,7 +23,7 @@ PATIENT = (
     '#!/bin/sh\ncat >/dev/null\nwhile [ ! -e "$(dirname "$0")/go" ]; do sleep 0.05; done\n'
     'echo \'{"status": "ok", "result": "worked"}\'\n'
 )
-_ENOUGH = 5
+_MORE_JOBS = 5
 _FULL = "too many connections for role"
 
 
@@ -35,7 +35,7 @@ def pair(worker_id: str) -> Iterator[ServerPair]:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory, pair: ServerPair) -> Iterator[Api]:
-    """One daemon for all faults: it is never restarted."""
+    """Start one daemon for all faults, which is never restarted."""
     workspace = an_api_workspace(tmp_path_factory.mktemp("restarts"), "  patient: {timeout: 10m}\n")
     workspace.plugin("patient", PATIENT)
     workspace.config.write_text(f"state: {{url: '{pair.url}'}}\n" + workspace.config.read_text())
@@ -46,9 +46,9 @@ def api(tmp_path_factory: pytest.TempPathFactory, pair: ServerPair) -> Iterator[
 
 
 class Sender(threading.Thread):
-    """Submits one job after the other, each until it is accepted, as a sender of webhooks does."""
+    """A thread that submits jobs, each until it is accepted, as a sender of webhooks does."""
 
-    _numbers = count()
+    _counter = count()
 
     def __init__(self, api: Api) -> None:
         super().__init__(daemon=True)
@@ -60,22 +60,22 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped:
-            body = {"dedupe_key": f"sender-{next(self._numbers)}", "dedupe_ttl": "1h"}
+            body = {"dedupe_key": f"sender-{next(self._counter)}", "dedupe_ttl": "1h"}
             while not self._stopped:
-                said = self._api.ask("POST", "/plugin/echo/poll", body)
+                response = self._api.ask("POST", "/plugin/echo/poll", body)
                 with self._changed:
-                    self.statuses[said.status] += 1
-                    if said.status != 503:
-                        self.accepted.append(said.body["job_id"])
+                    self.statuses[response.status] += 1
+                    if response.status != 503:
+                        self.accepted.append(response.body["job_id"])
                         self._changed.notify_all()
                         break
                     self._changed.notify_all()
 
     def wait_for_more(self) -> None:
-        """Wait until some more were accepted."""
+        """Wait until some more jobs were accepted."""
         with self._changed:
-            enough = len(self.accepted) + _ENOUGH
-            assert self._changed.wait_for(lambda: len(self.accepted) >= enough, PATIENCE * 2), self.statuses
+            target = len(self.accepted) + _MORE_JOBS
+            assert self._changed.wait_for(lambda: len(self.accepted) >= target, PATIENCE * 2), self.statuses
 
     def stop(self) -> None:
         self._stopped = True
@@ -83,13 +83,13 @@ class Sender(threading.Thread):
 
 
 @contextmanager
-def under_load(api: Api, server: RealServer, outlives: RealServer | None = None) -> Iterator[Sender]:
-    """Jobs are submitted and run, and one runs all the time. Each is done afterwards, and is there once.
+def under_load(api: Api, server: RealServer, surviving: RealServer | None = None) -> Iterator[Sender]:
+    """Submit jobs while one job runs all the time; assert that each has succeeded, and is stored once.
 
-    `outlives` is the server that has them then.
+    `surviving` is the server that has them afterwards.
     """
-    held = api.ask("POST", "/plugin/patient/poll", {}).body["job_id"]
-    api.daemon.wait_until_started(held)
+    held_id = api.ask("POST", "/plugin/patient/poll", {}).body["job_id"]
+    api.daemon.wait_until_started(held_id)
     sender = Sender(api)
     sender.start()
     try:
@@ -101,10 +101,12 @@ def under_load(api: Api, server: RealServer, outlives: RealServer | None = None)
     go = api.workspace.config.parent / "plugins" / "patient" / "go"
     go.touch()
     assert set(sender.statuses) <= {200, 202, 503}, sender.statuses
-    for job_id in (held, *sender.accepted):
+    for job_id in (held_id, *sender.accepted):
         assert api.ended(job_id)["status"] == "succeeded"
     go.unlink()
-    rows = (outlives or server).execute_in_store("SELECT id, dedupe_key FROM job_queue WHERE plugin = 'echo'")
+    rows = (surviving or server).execute_in_store(
+        "SELECT id, dedupe_key FROM job_queue WHERE plugin = 'echo'"
+    )
     assert {job_id for job_id, _ in rows} >= set(sender.accepted)
     keys = [key for _, key in rows if key is not None]
     assert len(set(keys)) == len(keys), "no submission has two jobs"
@@ -114,16 +116,16 @@ def submit(api: Api) -> ApiResponse:
     return api.ask("POST", "/plugin/echo/poll", {})
 
 
-def until_refused(ask: Callable[[], ApiResponse]) -> None:
+def wait_until_refused(ask: Callable[[], ApiResponse]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while (said := ask()).status != 503:
-        assert said.status in (200, 202), said
+    while (response := ask()).status != 503:
+        assert response.status in (200, 202), response
         assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_restart_of_the_server_loses_and_doubles_nothing(api: Api, pair: ServerPair, mode: str) -> None:
-    """In order, or by a crash that the server recovers from."""
+    """The server stops in order, or by a crash from which it recovers."""
     with under_load(api, pair.primary):
         pair.primary.stop(mode)
         pair.primary.start()
@@ -134,7 +136,7 @@ def test_a_server_without_room_for_connections_is_an_outage(api: Api, pair: Serv
         pair.primary.execute("ALTER ROLE ductile CONNECTION LIMIT 0")
         pair.primary.end_connections()
         # A submission that is being committed now waits: whether it was accepted is not known.
-        until_refused(lambda: api.ask("GET", "/readyz", token=None))
+        wait_until_refused(lambda: api.ask("GET", "/readyz", token=None))
         assert submit(api).status == 503
         pair.primary.execute("ALTER ROLE ductile CONNECTION LIMIT -1")
 
@@ -145,25 +147,25 @@ def test_a_start_without_room_for_connections_says_so(pair: ServerPair, tmp_path
     pair.primary.execute("CREATE ROLE crowd LOGIN CONNECTION LIMIT 0")
     workspace.config.write_text(workspace.config.read_text().replace("//ductile@", "//crowd@"))
     for command in (("system", "start"), ("job", "list")):
-        ran = workspace.ductile(*command)
-        assert ran.status == 75, ran
-        assert _FULL in ran.err
+        result = workspace.ductile(*command)
+        assert result.status == 75, result
+        assert _FULL in result.err
     assert _FULL in workspace.ductile("doctor").out
 
 
 def test_a_server_that_became_read_only_is_an_outage(api: Api, pair: ServerPair) -> None:
-    """As a former primary, or a managed server whose disk is full. Reading goes on where it can."""
+    """A former primary is read-only, and so is a managed server whose disk is full."""
     with under_load(api, pair.primary):
         pair.primary.execute("ALTER DATABASE ductile SET default_transaction_read_only = on")
         pair.primary.end_connections()
         # A submission that is being committed now waits: only a writable server tells its result.
-        until_refused(lambda: api.ask("GET", "/readyz", token=None))
+        wait_until_refused(lambda: api.ask("GET", "/readyz", token=None))
         assert submit(api).status == 503
         pair.primary.execute("ALTER DATABASE ductile SET default_transaction_read_only = off")
         pair.primary.end_connections()
 
 
 def test_the_daemon_follows_a_failover(api: Api, pair: ServerPair) -> None:
-    """Last, because the old primary is gone then. The URL names both servers."""
+    """This test is the last one, because the old primary is gone then. The URL names both servers."""
     with under_load(api, pair.primary, pair.standby):
         pair.fail_over()

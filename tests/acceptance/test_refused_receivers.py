@@ -11,9 +11,10 @@ from builders.daemons import Workspace, a_daemon, a_workspace
 from builders.receivers import a_receiver
 
 
-def told_of_receivers(workspace: Workspace) -> dict[str, Any]:
+def receiver_finding(workspace: Workspace) -> dict[str, Any]:
+    """Return the finding of `doctor` about receivers."""
     findings = json.loads(workspace.ductile("system", "doctor", "--json").out)["findings"]
-    (finding,) = [one for one in findings if one["check"] == "receivers"]
+    (finding,) = [finding for finding in findings if finding["check"] == "receivers"]
     return dict(finding)
 
 
@@ -26,7 +27,7 @@ def test_doctor_tells_how_to_allow_a_receiver(tmp_path: Path) -> None:
         options = ("--state-webhook-url", url, "--state-webhook-events", "done")
         workspace.json("run", "echo", "handle", "--no-wait", *options)
         lost = daemon.wait_for("delivery.dropped")
-        finding = told_of_receivers(workspace)
+        finding = receiver_finding(workspace)
         assert "state_webhooks.allow does not list localhost" in finding["message"]
         _, _, command = finding["fix"].partition(": ductile ")
         command, _, _ = command.partition(" && ductile apply")
@@ -35,4 +36,4 @@ def test_doctor_tells_how_to_allow_a_receiver(tmp_path: Path) -> None:
         workspace.json("webhook", "resend", lost["delivery"])
         receiver.wait_for(lambda requests: len(requests) == 1)
         daemon.wait_for("delivery.delivered")
-        assert told_of_receivers(workspace)["level"] == "ok"
+        assert receiver_finding(workspace)["level"] == "ok"

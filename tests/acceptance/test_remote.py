@@ -46,19 +46,19 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield running
 
 
-def remote(url: str, *words: str, token: str = token_for("*"), **environ: str) -> tuple[int, str, str]:
-    """A command as on another machine: it knows the URL and the token, and has no configuration."""
+def run_remotely(url: str, *words: str, token: str = token_for("*"), **environ: str) -> tuple[int, str, str]:
+    """Run a command as on another machine, with the URL and the token and without a configuration."""
     out, err = io.StringIO(), io.StringIO()
-    known = {"HOME": "/nonexistent", "PATH": "", "DUCTILE_TOKEN": token, **environ}
-    status = run([*words, "--url", url], known, out, err)
+    environment = {"HOME": "/nonexistent", "PATH": "", "DUCTILE_TOKEN": token, **environ}
+    status = run([*words, "--url", url], environment, out, err)
     return status, out.getvalue(), err.getvalue()
 
 
-def remote_json(api: Api, *words: str, status: int = 0, token: str = token_for("*")) -> dict[str, Any]:
-    got, out, err = remote(f"http://localhost:{api.port}", *words, "--json", token=token)
-    assert got == status, (out, err)
-    answer: dict[str, Any] = json.loads(out)
-    return answer
+def run_remotely_json(api: Api, *words: str, status: int = 0, token: str = token_for("*")) -> dict[str, Any]:
+    actual_status, out, err = run_remotely(f"http://localhost:{api.port}", *words, "--json", token=token)
+    assert actual_status == status, (out, err)
+    document: dict[str, Any] = json.loads(out)
+    return document
 
 
 #: Commands that call several operations.
@@ -66,32 +66,32 @@ SEVERAL = {"plugin authorize": ("plugin.run", "job.wait"), "mcp serve": ("tool.l
 
 
 def without_ages(text: str) -> str:
-    """The two commands run one after the other: `now` may have become `1 s ago`, and a column wider."""
+    """Mask the ages: between two commands `now` may become `1 s ago`, and a column wider."""
     return re.sub(r"\s+", " ", re.sub(r"\bnow\b|\bin \d+ \w+|\d+ \w+ ago", "AGE", text))
 
 
 def test_every_command_has_a_route_or_says_why_not() -> None:
-    """Whatever a command does with a daemon can be done from elsewhere, or the table argues why not."""
+    """Every command works with a daemon elsewhere, or its table says why not."""
     for noun in NOUNS:
         for action in noun.actions:
             name = f"{noun.name} {action.name}"
             assert action.local_reason or name in SEVERAL or action.operation in ROUTES, name
-    assert {each for called in SEVERAL.values() for each in called} <= set(ROUTES)
+    assert {operation for called in SEVERAL.values() for operation in called} <= set(ROUTES)
     assert {name for name in OPERATIONS if name not in ROUTES} == set(NOT_OVER_HTTP)
 
 
 def test_commands_do_the_same_from_elsewhere(api: Api) -> None:
-    """The same text and the same shape as on the machine of the daemon."""
-    ran = remote_json(api, "run", "echo", "--payload", '{"message": "hello"}')
-    assert ran["status"] == "succeeded"
-    assert ran["submitted_by"] == "api"
-    job = ran["job_id"]
+    """Text and JSON are the same as on the machine of the daemon."""
+    job = run_remotely_json(api, "run", "echo", "--payload", '{"message": "hello"}')
+    assert job["status"] == "succeeded"
+    assert job["submitted_by"] == "api"
+    job_id = job["job_id"]
     for words in (
-        ("job", "show", job),
-        ("job", "explain", job),
-        ("job", "logs", job),
-        ("job", "tree", job),
-        ("job", "wait", job),
+        ("job", "show", job_id),
+        ("job", "explain", job_id),
+        ("job", "logs", job_id),
+        ("job", "tree", job_id),
+        ("job", "wait", job_id),
         ("job", "list"),
         ("queue", "status"),
         ("queue", "list"),
@@ -109,32 +109,32 @@ def test_commands_do_the_same_from_elsewhere(api: Api) -> None:
         ("system", "logs"),
         ("run", "echo", "--dry-run"),
     ):
-        assert remote_json(api, *words) == api.workspace.json(*words), words
-        status, out, err = remote(f"http://localhost:{api.port}", *words)
+        assert run_remotely_json(api, *words) == api.workspace.json(*words), words
+        status, out, err = run_remotely(f"http://localhost:{api.port}", *words)
         local = api.workspace.ductile(*words)
         assert (status, without_ages(out), err) == (local.status, without_ages(local.out), local.err), words
 
 
 def test_waiting_commands_wait(api: Api) -> None:
-    run_of = remote_json(api, "pipeline", "run", "chain")
-    assert run_of["status"] == "succeeded"
-    assert remote_json(api, "pipeline", "explain", run_of["job_id"])["ended"] is True
-    assert remote_json(api, "job", "wait", run_of["job_id"], "--timeout", "0s")["status"] == "succeeded"
+    run = run_remotely_json(api, "pipeline", "run", "chain")
+    assert run["status"] == "succeeded"
+    assert run_remotely_json(api, "pipeline", "explain", run["job_id"])["ended"] is True
+    assert run_remotely_json(api, "job", "wait", run["job_id"], "--timeout", "0s")["status"] == "succeeded"
 
 
 def test_waiting_for_an_unknown_job_is_an_error(api: Api) -> None:
-    missing = remote_json(api, "job", "wait", "ffffffffffff", status=1)
-    assert missing["error"]["code"] == "not_found"
+    refusal = run_remotely_json(api, "job", "wait", "ffffffffffff", status=1)
+    assert refusal["error"]["code"] == "not_found"
 
 
 def test_following_shows_what_happens_until_the_daemon_stops(tmp_path: Path) -> None:
-    """Long polls, one after the other: nothing is missed in between."""
+    """No entry is missed between two long polls."""
     workspace = an_api_workspace(tmp_path)
     assert workspace.ductile("config", "lock").status == 0
     with an_api(workspace) as api:
-        first = remote_json(api, "run", "echo")["job_id"]
+        first_id = run_remotely_json(api, "run", "echo")["job_id"]
         command = [
-            *_ductile(),
+            *ductile_command(),
             "event",
             "tail",
             "--follow",
@@ -145,9 +145,11 @@ def test_following_shows_what_happens_until_the_daemon_stops(tmp_path: Path) -> 
         environ = {"PATH": "", "HOME": str(tmp_path), "DUCTILE_TOKEN": token_for("*")}
         with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as tail:
             assert tail.stdout is not None
-            assert any(json.loads(line)["job_id"] == first for line in _until(tail.stdout, first))
-            second = remote_json(api, "run", "echo")["job_id"]
-            assert any(json.loads(line)["job_id"] == second for line in _until(tail.stdout, second))
+            assert any(json.loads(line)["job_id"] == first_id for line in lines_until(tail.stdout, first_id))
+            second_id = run_remotely_json(api, "run", "echo")["job_id"]
+            assert any(
+                json.loads(line)["job_id"] == second_id for line in lines_until(tail.stdout, second_id)
+            )
             assert workspace.ductile("system", "stop").status == 0
             tail.wait(PATIENCE)
 
@@ -157,23 +159,31 @@ def test_executions_are_followed_from_elsewhere(tmp_path: Path) -> None:
     workspace = an_api_workspace(tmp_path)
     assert workspace.ductile("config", "lock").status == 0
     with an_api(workspace) as api:
-        first = remote_json(api, "run", "echo")["job_id"]
-        command = [*_ductile(), "logs", "echo", "-f", "--json", "--url", f"http://localhost:{api.port}"]
+        first_id = run_remotely_json(api, "run", "echo")["job_id"]
+        command = [
+            *ductile_command(),
+            "logs",
+            "echo",
+            "-f",
+            "--json",
+            "--url",
+            f"http://localhost:{api.port}",
+        ]
         environ = {"PATH": "", "HOME": str(tmp_path), "DUCTILE_TOKEN": token_for("*")}
         with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as logs:
             assert logs.stdout is not None
-            assert any(first in line for line in _until(logs.stdout, first))
-            second = remote_json(api, "run", "echo")["job_id"]
-            assert any(second in line for line in _until(logs.stdout, second))
+            assert any(first_id in line for line in lines_until(logs.stdout, first_id))
+            second_id = run_remotely_json(api, "run", "echo")["job_id"]
+            assert any(second_id in line for line in lines_until(logs.stdout, second_id))
             assert workspace.ductile("system", "stop").status == 0
             logs.wait(PATIENCE)
 
 
-def _ductile() -> list[str]:
+def ductile_command() -> list[str]:
     return [str(Path(sys.executable).parent / "ductile")]
 
 
-def _until(lines: Any, text: str) -> Iterator[str]:
+def lines_until(lines: Any, text: str) -> Iterator[str]:
     for line in lines:
         yield line
         if text in line:
@@ -189,7 +199,7 @@ def _until(lines: Any, text: str) -> Iterator[str]:
     ],
 )
 def test_what_works_only_there_says_so(words: tuple[str, ...], message: str) -> None:
-    status, _, err = remote("https://localhost:1", *words)
+    status, _, err = run_remotely("https://localhost:1", *words)
     assert status == 2
     assert message in err
 
@@ -217,8 +227,8 @@ def test_the_url_of_the_environment_is_for_daemons_only() -> None:
     ],
 )
 def test_mistakes_are_told_plainly(url: str, environ: dict[str, str], status: int, message: str) -> None:
-    got, _, err = remote(url, "job", "list", **environ)
-    assert got == status, err
+    actual_status, _, err = run_remotely(url, "job", "list", **environ)
+    assert actual_status == status, err
     assert message in err
     assert "dtl_secret" not in err
     assert "pw@" not in err
@@ -226,21 +236,21 @@ def test_mistakes_are_told_plainly(url: str, environ: dict[str, str], status: in
 
 def test_a_wrong_token_and_a_missing_scope_are_denied(api: Api) -> None:
     for token, message in (("wrong", "refused the token: unknown token"), (token_for("jobs:ro"), "jobs:rw")):
-        status, _, err = remote(f"http://localhost:{api.port}", "queue", "purge", "--all", token=token)
+        status, _, err = run_remotely(f"http://localhost:{api.port}", "queue", "purge", "--all", token=token)
         assert status == 77
         assert message in err
-        assert "configuration:" not in err  # that of this machine has no part in it
+        assert "configuration:" not in err  # the configuration of this machine is not used
 
 
-class _Other(BaseHTTPRequestHandler):
-    """Something else than Ductile: a web page, and a redirect."""
+class _OtherServer(BaseHTTPRequestHandler):
+    """A server that is not Ductile: it responds with a web page, or with a redirect."""
 
-    asked: ClassVar[list[str]] = []
+    paths: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
-        moved = self.path.startswith("/moved/")
-        self.send_response(302 if moved else 200)
+        self.paths.append(self.path)
+        is_moved = self.path.startswith("/moved/")
+        self.send_response(302 if is_moved else 200)
         self.send_header("Location", "/elsewhere")
         self.send_header("Content-Type", "text/html")
         self.end_headers()
@@ -251,23 +261,23 @@ class _Other(BaseHTTPRequestHandler):
 
 
 def test_a_web_page_and_a_redirect_are_not_taken_for_a_daemon() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Other)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _OtherServer)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         url = f"http://127.0.0.1:{server.server_port}"
-        status, _, err = remote(url, "job", "list")
+        status, _, err = run_remotely(url, "job", "list")
         assert (status, "is not the API of Ductile: it answered 200 with text/html" in err) == (1, True)
-        status, _, err = remote(f"{url}/moved", "job", "list")
+        status, _, err = run_remotely(f"{url}/moved", "job", "list")
         assert (status, "redirect to /elsewhere" in err) == (1, True)
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert not [path for path in _Other.asked if path.startswith("/elsewhere")]
+    assert not [path for path in _OtherServer.paths if path.startswith("/elsewhere")]
 
 
-def _certificate(directory: Path) -> tuple[Path, Path]:
+def make_certificate(directory: Path) -> tuple[Path, Path]:
     key, certificate = directory / "key.pem", directory / "cert.pem"
     subprocess.run(
         [
@@ -283,8 +293,8 @@ def _certificate(directory: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def a_tls_proxy(directory: Path, port: int) -> Iterator[tuple[int, Path]]:
-    """A proxy that ends TLS, as in front of a real daemon. Returns its port and the authority's file."""
-    key, certificate = _certificate(directory)
+    """Start a proxy that ends TLS, as in front of a real daemon; yield its port and the authority's file."""
+    key, certificate = make_certificate(directory)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -301,17 +311,17 @@ def a_tls_proxy(directory: Path, port: int) -> Iterator[tuple[int, Path]]:
     def serve() -> None:
         while True:
             try:
-                plain, _ = listener.accept()
+                connection, _ = listener.accept()
             except OSError:
                 return
             try:
-                client = context.wrap_socket(plain, server_side=True)
-            except OSError:  # the client does not trust us
-                plain.close()
+                client = context.wrap_socket(connection, server_side=True)
+            except OSError:  # the client does not trust the certificate
+                connection.close()
                 continue
-            inner = socket.create_connection(("127.0.0.1", port))
-            threading.Thread(target=pump, args=(client, inner), daemon=True).start()
-            threading.Thread(target=pump, args=(inner, client), daemon=True).start()
+            upstream = socket.create_connection(("127.0.0.1", port))
+            threading.Thread(target=pump, args=(client, upstream), daemon=True).start()
+            threading.Thread(target=pump, args=(upstream, client), daemon=True).start()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -324,15 +334,15 @@ def a_tls_proxy(directory: Path, port: int) -> Iterator[tuple[int, Path]]:
 
 
 def test_a_certificate_is_verified(api: Api, tmp_path: Path) -> None:
-    """Only with the authority that signed it, and only for the host that it names."""
+    """A certificate is accepted only with its authority, and only for the host that it names."""
     with a_tls_proxy(tmp_path, api.port) as (port, authority):
         url = f"https://localhost:{port}"
-        status, _, err = remote(url, "job", "list")
+        status, _, err = run_remotely(url, "job", "list")
         assert (status, "cannot be trusted" in err) == (77, True)
-        status, out, err = remote(url, "job", "list", "--json", "--ca", str(authority))
+        status, out, err = run_remotely(url, "job", "list", "--json", "--ca", str(authority))
         assert status == 0, err
         assert "jobs" in json.loads(out)
-        status, _, err = remote(f"https://127.0.0.1:{port}", "job", "list", "--ca", str(authority))
+        status, _, err = run_remotely(f"https://127.0.0.1:{port}", "job", "list", "--ca", str(authority))
         assert (status, "cannot be trusted" in err) == (77, True)
 
 
@@ -344,7 +354,7 @@ def jobs_status(api: Api, token: str) -> int:
 
 
 def test_a_token_is_accepted_and_refused_at_once(api: Api) -> None:
-    """Without a reload; an event stream that it opened ends."""
+    """No reload is needed; an event stream of a revoked token ends."""
     created = api.workspace.json("token", "create", "robot", "--scopes", "jobs:ro,events:ro")
     secret = created["token"]
     assert jobs_status(api, secret) == 200
@@ -363,9 +373,9 @@ def test_a_token_is_accepted_and_refused_at_once(api: Api) -> None:
 
 
 def test_other_changes_on_disk_do_not_slip_in(api: Api) -> None:
-    before = api.workspace.config.read_text()
+    original = api.workspace.config.read_text()
     in_force = api.get("/config/view")["config"]["service"]
-    api.workspace.config.write_text(before.replace("service:", "service:\n  max_hops: 7"))
+    api.workspace.config.write_text(original.replace("service:", "service:\n  max_hops: 7"))
     try:
         assert api.workspace.ductile("config", "lock").status == 0
         secret = api.workspace.json("token", "create", "other", "--scopes", "jobs:ro")["token"]
@@ -381,45 +391,51 @@ def test_other_changes_on_disk_do_not_slip_in(api: Api) -> None:
 
 
 def test_a_rotated_token_has_two_secrets_for_a_time(tmp_path: Path) -> None:
-    """Both are valid, then the old one is refused by itself, across a restart too."""
+    """Both secrets are valid until the old one expires, across a restart too."""
     workspace = an_api_workspace(tmp_path)
     assert workspace.ductile("config", "lock").status == 0
-    old = workspace.json("token", "create", "robot", "--scopes", "jobs:ro")["token"]
+    old_secret = workspace.json("token", "create", "robot", "--scopes", "jobs:ro")["token"]
     with an_api(workspace) as api:
         rotated = workspace.json("token", "rotate", "robot", "--keep-old", "1h")
-        new = rotated["token"]
-        assert (jobs_status(api, old), jobs_status(api, new)) == (200, 200)
-        (row,) = [each for each in workspace.json("token", "list")["tokens"] if each["name"] == "robot"]
+        new_secret = rotated["token"]
+        assert (jobs_status(api, old_secret), jobs_status(api, new_secret)) == (200, 200)
+        (row,) = [token for token in workspace.json("token", "list")["tokens"] if token["name"] == "robot"]
         assert row["previous_valid"] is True
         assert row["previous_expires_at"] == rotated["previous_expires_at"]
         assert workspace.json("token", "show", "robot")["previous_valid"] is True
     with an_api(workspace) as api:
-        assert (jobs_status(api, old), jobs_status(api, new)) == (200, 200)
-        last = workspace.json("token", "rotate", "robot", "--keep-old", "0s")["token"]
-        assert [jobs_status(api, secret) for secret in (old, new, last)] == [401, 401, 200]
-        soon = workspace.json("token", "rotate", "robot", "--keep-old", "1s")
-        assert jobs_status(api, soon["token"]) == 200
+        assert (jobs_status(api, old_secret), jobs_status(api, new_secret)) == (200, 200)
+        last_secret = workspace.json("token", "rotate", "robot", "--keep-old", "0s")["token"]
+        assert [jobs_status(api, secret) for secret in (old_secret, new_secret, last_secret)] == [
+            401,
+            401,
+            200,
+        ]
+        rotated_again = workspace.json("token", "rotate", "robot", "--keep-old", "1s")
+        assert jobs_status(api, rotated_again["token"]) == 200
         deadline = time.monotonic() + PATIENCE
-        while (refused := api.ask("GET", "/jobs", token=last)).status != 401:
+        while (response := api.ask("GET", "/jobs", token=last_secret)).status != 401:
             assert time.monotonic() < deadline
-        assert "has expired" in refused.body["message"]
+        assert "has expired" in response.body["message"]
         assert workspace.json("token", "show", "robot")["previous_valid"] is False
-    assert new not in (tmp_path / "demo" / "tokens.yaml").read_text()
+    assert new_secret not in (tmp_path / "demo" / "tokens.yaml").read_text()
 
 
 def test_tokens_over_http_give_no_more_than_the_caller_has(api: Api) -> None:
     """`system:rw` makes no token that may do more than itself; the secret is returned once."""
     denied = api.ask("POST", "/tokens", {"name": "up", "scopes": ["*"]}, token=token_for("system:rw"))
     assert (denied.status, denied.code) == (403, "denied")
-    made = remote_json(api, "token", "create", "web", "--scopes", "system:ro", token=token_for("system:rw"))
-    assert api.ask("GET", "/tokens", token=made["token"]).status == 200
-    assert made["token"] not in api.ask("GET", "/tokens").content.decode()
-    strong = remote_json(api, "token", "create", "strong", "--scopes", "jobs:rw")
+    created = run_remotely_json(
+        api, "token", "create", "web", "--scopes", "system:ro", token=token_for("system:rw")
+    )
+    assert api.ask("GET", "/tokens", token=created["token"]).status == 200
+    assert created["token"] not in api.ask("GET", "/tokens").content.decode()
+    strong_token = run_remotely_json(api, "token", "create", "strong", "--scopes", "jobs:rw")
     for action in ("rotate", "revoke"):
-        answer = api.ask("POST", f"/tokens/strong/{action}", token=token_for("system:rw"))
-        assert answer.status == 403
-    fresh = remote_json(api, "token", "rotate", "strong", "--keep-old", "0s")["token"]
-    assert (jobs_status(api, strong["token"]), jobs_status(api, fresh)) == (401, 200)
+        response = api.ask("POST", f"/tokens/strong/{action}", token=token_for("system:rw"))
+        assert response.status == 403
+    fresh_secret = run_remotely_json(api, "token", "rotate", "strong", "--keep-old", "0s")["token"]
+    assert (jobs_status(api, strong_token["token"]), jobs_status(api, fresh_secret)) == (401, 200)
     for name in ("web", "strong"):
-        remote_json(api, "token", "revoke", name)
-    assert jobs_status(api, fresh) == 401
+        run_remotely_json(api, "token", "revoke", name)
+    assert jobs_status(api, fresh_secret) == 401

@@ -12,7 +12,7 @@ import pytest
 from builders.daemons import BROKEN, a_daemon, a_workspace
 from builders.http import Api, an_api, an_api_workspace, token_for
 
-#: Answers with its request.
+#: Responds with its request.
 MIRROR = """\
 #!/usr/bin/env python3
 import json, sys
@@ -45,7 +45,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield running
 
 
-def ended(api: Api, path: str, body: object) -> dict[str, Any]:
+def run_to_end(api: Api, path: str, body: object) -> dict[str, Any]:
     return api.ended(api.post(path, body)["job_id"])
 
 
@@ -55,34 +55,36 @@ def rerun(api: Api, job_id: str, *words: str) -> dict[str, Any]:
 
 def test_a_succeeded_job_runs_again_with_its_input(api: Api) -> None:
     """The new job names the old one, which stays as it is, and has no dedupe key."""
-    old = ended(api, "/plugin/mirror/handle", {"payload": {"n": 1}, "dedupe_key": "once"})
+    old = run_to_end(api, "/plugin/mirror/handle", {"payload": {"n": 1}, "dedupe_key": "once"})
     new = rerun(api, old["job_id"])
     assert new["job_id"] != old["job_id"]
     assert (new["rerun_of"], new["dedupe_key"], new["submitted_by"]) == (old["job_id"], None, "cli")
     assert new["result"]["result"]["payload"] == {"n": 1}
     assert api.get(f"/job/{old['job_id']}") == old
-    again = api.post(f"/job/{old['job_id']}/rerun")
-    assert (again["rerun_of"], again["deduplicated"]) == (old["job_id"], False)
-    assert api.ended(again["job_id"])["submitted_by"] == "api"
+    second = api.post(f"/job/{old['job_id']}/rerun")
+    assert (second["rerun_of"], second["deduplicated"]) == (old["job_id"], False)
+    assert api.ended(second["job_id"])["submitted_by"] == "api"
 
 
 @pytest.mark.parametrize("path", ["/plugin/mirror/handle", "/pipeline/two"])
 def test_a_rerun_that_is_sent_twice_with_its_key_runs_once(api: Api, path: str) -> None:
-    """After a broken connection, a caller sends it again. The key of a rerun is for this one call."""
-    old, other = (ended(api, path, {"payload": {"who": name}})["job_id"] for name in ("ada", "bob"))
-    key = {"Idempotency-Key": f"again {path}"}
-    first = api.ask("POST", f"/job/{old}/rerun", {}, headers=key)
-    again = api.ask("POST", f"/job/{old}/rerun", {}, headers=key)
+    """A caller repeats a request after a broken connection. The key belongs to this one rerun."""
+    old_id, other_id = (
+        run_to_end(api, path, {"payload": {"who": name}})["job_id"] for name in ("ada", "bob")
+    )
+    headers = {"Idempotency-Key": f"again {path}"}
+    first = api.ask("POST", f"/job/{old_id}/rerun", {}, headers=headers)
+    repeated = api.ask("POST", f"/job/{old_id}/rerun", {}, headers=headers)
     assert (first.status, first.body["deduplicated"]) == (202, False)
-    assert (again.body["job_id"], again.body["deduplicated"]) == (first.body["job_id"], True)
+    assert (repeated.body["job_id"], repeated.body["deduplicated"]) == (first.body["job_id"], True)
     api.ended(first.body["job_id"])
-    assert api.ask("POST", f"/job/{old}/rerun", {}, headers=key).body["job_id"] == first.body["job_id"]
-    assert api.ask("POST", f"/job/{other}/rerun", {}, headers=key).status == 422
-    changed = {"payload": {"who": "eve"}}
-    assert api.ask("POST", f"/job/{old}/rerun", changed, headers=key).status == 422
-    named = [row["data"] for row in api.get("/ledger")["events"] if row["kind"] == "job.rerun"]
-    assert named[-1:] == [{"rerun_job_id": first.body["job_id"]}]
-    assert api.post(f"/job/{old}/rerun")["job_id"] != first.body["job_id"]
+    assert api.ask("POST", f"/job/{old_id}/rerun", {}, headers=headers).body["job_id"] == first.body["job_id"]
+    assert api.ask("POST", f"/job/{other_id}/rerun", {}, headers=headers).status == 422
+    changed_body = {"payload": {"who": "eve"}}
+    assert api.ask("POST", f"/job/{old_id}/rerun", changed_body, headers=headers).status == 422
+    reruns = [row["data"] for row in api.get("/ledger")["events"] if row["kind"] == "job.rerun"]
+    assert reruns[-1:] == [{"rerun_job_id": first.body["job_id"]}]
+    assert api.post(f"/job/{old_id}/rerun")["job_id"] != first.body["job_id"]
 
 
 def test_a_job_of_an_event_has_the_event_again(api: Api) -> None:
@@ -90,13 +92,13 @@ def test_a_job_of_an_event_has_the_event_again(api: Api) -> None:
     (started,) = api.post("/event", event)["started"]
     old = api.ended(started["job_id"])
     assert rerun(api, old["job_id"])["result"]["result"] == old["result"]["result"]
-    seen = rerun(api, old["job_id"], "--payload", '{"n": 3}')["result"]["result"]
-    assert (seen["payload"], seen["type"]) == ({"n": 3}, "thing.found")
+    input_seen = rerun(api, old["job_id"], "--payload", '{"n": 3}')["result"]["result"]
+    assert (input_seen["payload"], input_seen["type"]) == ({"n": 3}, "thing.found")
 
 
 @pytest.mark.parametrize("payload", [None, {"who": "Eve"}])
 def test_a_run_runs_again_as_a_whole(api: Api, payload: dict[str, Any] | None) -> None:
-    old = ended(api, "/pipeline/two", {"payload": {"who": "Ada"}})
+    old = run_to_end(api, "/pipeline/two", {"payload": {"who": "Ada"}})
     words = [] if payload is None else ["--payload", json.dumps(payload)]
     new = rerun(api, old["job_id"], *words)
     assert (new["plugin"], new["command"], new["rerun_of"]) == ("pipeline", "two", old["job_id"])
@@ -104,14 +106,14 @@ def test_a_run_runs_again_as_a_whole(api: Api, payload: dict[str, Any] | None) -
 
 
 def test_a_step_runs_again_outside_its_run(api: Api) -> None:
-    """With the payload and the context that it had, and the command says so."""
-    run = ended(api, "/pipeline/two", {"payload": {"who": "Ada"}})
+    """The new job has the payload and the context of the step, and the command says that it runs alone."""
+    run = run_to_end(api, "/pipeline/two", {"payload": {"who": "Ada"}})
     steps = api.get(f"/jobs?run={run['job_id']}")["jobs"]
-    (step,) = [each for each in steps if each["step"] == "second"]
+    (step,) = [step for step in steps if step["step"] == "second"]
     old = api.get(f"/job/{step['job_id']}")
-    ran = api.workspace.ductile("job", "rerun", old["job_id"])
-    assert ran.status == 0
-    assert f"it was step second of run {run['job_id']}; it runs alone" in ran.err
+    result = api.workspace.ductile("job", "rerun", old["job_id"])
+    assert result.status == 0
+    assert f"it was step second of run {run['job_id']}; it runs alone" in result.err
     new = api.workspace.json("job", "show", "last:mirror")
     assert (new["run_id"], new["step"], new["rerun_of"]) == (None, None, old["job_id"])
     assert new["result"]["result"]["payload"] == old["payload"]
@@ -119,44 +121,44 @@ def test_a_step_runs_again_outside_its_run(api: Api) -> None:
 
 
 def test_a_failed_job_that_fails_again_ends_the_command_with_1(api: Api) -> None:
-    old = ended(api, "/plugin/broken/handle", {"payload": {}})
+    old = run_to_end(api, "/plugin/broken/handle", {"payload": {}})
     new = api.workspace.json("job", "rerun", old["job_id"], status=1)
     assert (new["status"], new["rerun_of"]) == ("dead", old["job_id"])
 
 
 def test_show_tree_explain_and_ledger_name_the_old_job(api: Api) -> None:
-    old = ended(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
+    old = run_to_end(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
     new = rerun(api, old)["job_id"]
     assert f"runs again    {old}" in api.workspace.ductile("job", "show", new).out
     assert f"(runs {old} again)" in api.workspace.ductile("job", "tree", new, "-v").out
     assert f"It runs job {old} again." in api.workspace.ductile("job", "explain", new).out
     entries = api.get("/ledger?limit=200")["events"]
-    (entry,) = [each for each in entries if each["kind"] == "job.rerun" and each["job_id"] == old]
+    (entry,) = [entry for entry in entries if entry["kind"] == "job.rerun" and entry["job_id"] == old]
     assert entry["data"] == {"rerun_job_id": new}
 
 
 def test_a_dry_run_starts_nothing(api: Api) -> None:
-    old = ended(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
+    old = run_to_end(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
     before = api.get("/jobs?limit=1")["jobs"]
-    ran = api.workspace.ductile("job", "rerun", old, "--dry-run")
-    assert ran.out == f"Would run mirror handle again, with the input of {old}.\n"
+    result = api.workspace.ductile("job", "rerun", old, "--dry-run")
+    assert result.out == f"Would run mirror handle again, with the input of {old}.\n"
     planned = api.post(f"/job/{old}/rerun", {"dry_run": True}, status=200)
     assert (planned["rerun_of"], planned["job_id"]) == (old, None)
     assert api.get("/jobs?limit=1")["jobs"] == before
 
 
 def test_no_wait_prints_the_id_of_the_new_job(api: Api) -> None:
-    old = ended(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
+    old = run_to_end(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
     new = api.workspace.ductile("job", "rerun", old, "--no-wait").out.strip()
     assert api.ended(new)["rerun_of"] == old
 
 
 def test_another_payload_needs_the_right_to_call_the_plugin(api: Api) -> None:
-    """`jobs:rw` allows the same input again, and nothing else."""
-    old = ended(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
-    jobs = token_for("jobs:rw")
-    assert api.ask("POST", f"/job/{old}/rerun", {}, token=jobs).status == 202
-    refused = api.ask("POST", f"/job/{old}/rerun", {"payload": {"n": 1}}, token=jobs)
+    """`jobs:rw` allows a rerun with the same input only."""
+    old = run_to_end(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
+    token = token_for("jobs:rw")
+    assert api.ask("POST", f"/job/{old}/rerun", {}, token=token).status == 202
+    refused = api.ask("POST", f"/job/{old}/rerun", {"payload": {"n": 1}}, token=token)
     assert (refused.status, refused.code) == (403, "denied")
     assert refused.body["error"]["details"]["needed"] == ["plugin:rw", "mirror:rw"]
     assert api.ask("POST", f"/job/{old}/rerun", {}, token=token_for("jobs:ro")).status == 403
