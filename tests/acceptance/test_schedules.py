@@ -1,4 +1,4 @@
-"""Schedules of a real daemon, seen from outside: accounted time, the poll guard, running them by hand."""
+"""Schedules of a real daemon: accounted time, the limit of outstanding polls, running them by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ echo '{"status": "ok", "result": "done"}'
 
 
 def wait_for_exit(pid: int) -> None:
-    """Also of a process that its parent has not waited for."""
+    """Wait for the exit of a process, also of one that its parent has not waited for."""
     handle = os.pidfd_open(pid)
     try:
         select.select([handle], [], [])
@@ -53,7 +53,7 @@ def history(workspace: Workspace) -> dict[str, Any]:
     return workspace.json("schedule", "history", "long", "--limit", "200")
 
 
-#: Every run waits for its end: a line in the pipe beside it.
+#: Ends when a line is written to the pipe beside it.
 WAITING = """#!/bin/sh
 cat > /dev/null
 read -r _ < "$0.pipe"
@@ -63,27 +63,29 @@ echo '{"status": "ok", "result": "done"}'
 
 @pytest.mark.parametrize("store", STORES)
 def test_two_schedules_of_one_plugin_that_are_due_together_both_run(tmp_path: Path, store: str) -> None:
-    """The second waits for the first, and list, explain, history and doctor say so."""
-    both = "    schedules: [{id: a, every: 1h}, {id: b, every: 1h}]\n"
-    workspace = a_workspace(tmp_path, f"  long:\n{both}")
+    """The second waits for the first, and list, explain and history say so."""
+    schedules = "    schedules: [{id: a, every: 1h}, {id: b, every: 1h}]\n"
+    workspace = a_workspace(tmp_path, f"  long:\n{schedules}")
     keep_in(store, workspace.config)
     pipe = workspace.plugin("long", WAITING) / "run.sh.pipe"
     os.mkfifo(pipe)
     with a_daemon(workspace) as daemon:
-        waits = daemon.wait_for("schedule.deferred")
-        assert (waits["plugin"], waits["reason"]) == ("long", "outstanding_polls")
-        waiting = waits["schedule"]
-        (first,) = {"a", "b"} - {waiting}
-        since = {row["id"]: row["waiting_since"] for row in workspace.json("schedule", "list")["schedules"]}
-        assert (since[first], since[waiting] is None) == (None, False)
+        deferred = daemon.wait_for("schedule.deferred")
+        assert (deferred["plugin"], deferred["reason"]) == ("long", "outstanding_polls")
+        waiting = deferred["schedule"]
+        (running,) = {"a", "b"} - {waiting}
+        waiting_since = {
+            row["id"]: row["waiting_since"] for row in workspace.json("schedule", "list")["schedules"]
+        }
+        assert (waiting_since[running], waiting_since[waiting] is None) == (None, False)
         assert "waits for other polls since" in workspace.ductile("schedule", "list").out
-        explained = workspace.json("schedule", "explain", "long", waiting)
-        assert (explained["cause"], explained["occurrences"]) == ("waiting", [])
+        explanation = workspace.json("schedule", "explain", "long", waiting)
+        assert (explanation["cause"], explanation["occurrences"]) == ("waiting", [])
         pipe.write_text("go\n")
         fired = daemon.wait_for("schedule.fired", lambda line: line["schedule"] == waiting)
         pipe.write_text("go\n")
-        ended = workspace.json("job", "wait", fired["job_id"])
-        assert ended["status"] == "succeeded"
+        job = workspace.json("job", "wait", fired["job_id"])
+        assert job["status"] == "succeeded"
         (row,) = workspace.json("schedule", "history", "long", waiting)["occurrences"]
         assert (row["outcome"], row["reason"], row["job_id"]) == (
             "late",
@@ -97,8 +99,8 @@ def test_two_schedules_of_one_plugin_that_are_due_together_both_run(tmp_path: Pa
 
 
 def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> None:
-    never_yet = '    schedules: [{id: yearly, cron: "0 0 29 2 *"}]\n'
-    workspace = a_workspace(tmp_path, f"  quick:\n{never_yet}")
+    schedules = '    schedules: [{id: yearly, cron: "0 0 29 2 *"}]\n'
+    workspace = a_workspace(tmp_path, f"  quick:\n{schedules}")
     workspace.plugin("quick", answering({"status": "ok", "result": "done"}))
     with a_daemon(workspace):
         job_id = workspace.json("schedule", "run", "quick")["job_id"]
@@ -107,20 +109,20 @@ def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> 
         assert [row["reason"] for row in history["occurrences"]] == ["run_now"]
         assert (history["account"]["complete"], history["account"]["gaps"]) == (None, [])
         findings = workspace.json("system", "doctor")["findings"]
-        (schedules,) = [row for row in findings if row["check"] == "schedules"]
-        assert schedules["level"] == "ok"
+        (finding,) = [row for row in findings if row["check"] == "schedules"]
+        assert finding["level"] == "ok"
 
 
 def test_next_goes_on_to_the_next_run_that_starts(tmp_path: Path) -> None:
     """Outside its hours a schedule shows that it is skipped, until when, and the first run after that."""
-    opens = (datetime.now(UTC) + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
-    hours = f"{opens:%H:%M}-{opens + timedelta(hours=1):%H:%M}"
+    opens_at = (datetime.now(UTC) + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
+    hours = f"{opens_at:%H:%M}-{opens_at + timedelta(hours=1):%H:%M}"
     rule = f'{{every: 1s, only_between: "{hours}", timezone: UTC}}'
     workspace = a_workspace(tmp_path, f"  quick:\n    schedules: [{rule}]\n")
     workspace.plugin("quick", answering({"status": "ok", "result": "done"}))
     skipped, first, second = workspace.json("schedule", "next", "quick", "-n", "2")["occurrences"]
-    expected = opens.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    expected = opens_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     assert (skipped["skip"], skipped["skipped_until"]) == ("outside_hours", expected)
     assert (first["skip"], second["skip"]) == (None, None)
     assert expected <= first["start_at"] < second["start_at"]
-    assert f"skipped: outside_hours until {opens:%Y-%m-%d}" in workspace.ductile("schedule", "next").out
+    assert f"skipped: outside_hours until {opens_at:%Y-%m-%d}" in workspace.ductile("schedule", "next").out

@@ -1,4 +1,4 @@
-"""Scripts as plugins, and `ductile exec`: the programs of an operator, with and without a daemon."""
+"""Scripts as plugins, and `ductile exec`, with and without a daemon."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def a_workspace_with(directory: Path, name: str, settings: str) -> Workspace:
 def test_a_script_is_a_plugin_and_its_commands_do_the_same(tmp_path: Path, command: str) -> None:
     workspace = a_workspace_with(tmp_path, "hello", "run: ./hello.sh one 'two three'")
     a_script(workspace, "hello.sh", '#!/bin/sh\nprintf " %s|" "$@"; pwd\n')
-    ran = workspace.ductile("run", "hello", command)
-    assert (ran.status, ran.out.strip()) == (0, f"one| two three|{workspace.config.parent}"), ran
+    result = workspace.ductile("run", "hello", command)
+    assert (result.status, result.out.strip()) == (0, f"one| two three|{workspace.config.parent}"), result
 
 
 def test_the_payload_is_data_and_never_text_of_the_shell(tmp_path: Path) -> None:
-    """On stdin, whole and in variables; a shell that runs the script does not read it."""
+    """A script gets the payload on stdin and in variables; the shell does not evaluate it."""
     workspace = a_workspace_with(
         tmp_path, "show", """run: 'cat; echo "$DUCTILE_PAYLOAD"; echo "$PAYLOAD_USER_NAME,$PAYLOAD_OK"'"""
     )
@@ -67,13 +67,13 @@ def test_json_is_parsed_and_a_parse_failure_is_a_protocol_error(tmp_path: Path) 
     (workspace.config.parent / "answer").write_text('{"n": 12345678901234567890}')
     assert workspace.json("run", "js")["result"]["result"] == {"n": 12345678901234567890}
     (workspace.config.parent / "answer").write_text("nothing")
-    failed = workspace.json("run", "js", status=1)
-    assert failed["executions"][0]["reason"] == "protocol_error"
-    assert failed["result"]["stdout"] == "nothing"
+    job = workspace.json("run", "js", status=1)
+    assert job["executions"][0]["reason"] == "protocol_error"
+    assert job["result"]["stdout"] == "nothing"
 
 
 def test_a_script_may_answer_in_the_protocol(tmp_path: Path) -> None:
-    """It gets the request then, and keeps state."""
+    """Such a script gets the request, and its state is kept."""
     workspace = a_workspace_with(tmp_path, "plug", "run: ./plug.sh\noutput: protocol")
     a_script(
         workspace,
@@ -87,16 +87,16 @@ def test_a_script_may_answer_in_the_protocol(tmp_path: Path) -> None:
 
 def test_an_empty_output_is_a_success(tmp_path: Path) -> None:
     workspace = a_workspace_with(tmp_path, "quiet", "run: 'true'")
-    done = workspace.json("run", "quiet")
-    assert (done["status"], done["result"]["result"]) == ("succeeded", "")
+    job = workspace.json("run", "quiet")
+    assert (job["status"], job["result"]["result"]) == ("succeeded", "")
 
 
 def test_a_failure_keeps_both_outputs_and_shows_each_once(tmp_path: Path) -> None:
     workspace = a_workspace_with(tmp_path, "bad", f"run: ./bad.sh\n{ONCE.strip()}")
     a_script(workspace, "bad.sh", FAILS)
-    failed = workspace.ductile("run", "bad")
-    assert failed.status == 1
-    assert failed.err.count("begun") == failed.err.count("no space left") == 1
+    result = workspace.ductile("run", "bad")
+    assert result.status == 1
+    assert result.err.count("begun") == result.err.count("no space left") == 1
     job = workspace.json("job", "show", "last")
     assert job["last_error"] == "exited with status 3; stderr ends with: no space left"
     assert (job["result"]["stdout"], job["result"]["stderr"]) == ("begun\n", "no space left\n")
@@ -135,8 +135,8 @@ def test_a_timeout_keeps_what_was_printed(tmp_path: Path) -> None:
 def test_retry_on_decides_which_exit_is_retried(
     tmp_path: Path, rule: str, status: int, retried: bool
 ) -> None:
-    line = f"\nretry_on: {rule}" if rule else ""
-    workspace = a_workspace_with(tmp_path, "bad", f"run: ./bad.sh\nenv: {{STATUS: {status}}}{line}")
+    setting = f"\nretry_on: {rule}" if rule else ""
+    workspace = a_workspace_with(tmp_path, "bad", f"run: ./bad.sh\nenv: {{STATUS: {status}}}{setting}")
     a_script(workspace, "bad.sh", FAILS)
     job = workspace.json("run", "bad", "--retry", status=1)
     assert (job["status"] == "queued") is retried, job
@@ -151,9 +151,9 @@ def test_its_event_is_routed_and_a_pipeline_uses_it(tmp_path: Path) -> None:
     )
     assert workspace.ductile("config", "check").status == 0, workspace.ductile("config", "check")
     workspace.ductile("run", "first")
-    (second,) = workspace.json("job", "list", "--plugin", "second")["jobs"]
-    shown = workspace.json("job", "show", second["job_id"])
-    assert json.loads(shown["result"]["result"]) == {"exit_code": 0, "result": "out"}
+    (listed,) = workspace.json("job", "list", "--plugin", "second")["jobs"]
+    job = workspace.json("job", "show", listed["job_id"])
+    assert json.loads(job["result"]["result"]) == {"exit_code": 0, "result": "out"}
     assert workspace.json("pipeline", "run", "flow")["result"]["result"] == "got out"
 
 
@@ -188,7 +188,7 @@ def test_a_program_from_the_path_is_not_sealed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "mode", "words"),
+    ("run", "mode", "message"),
     [
         ("./missing.sh", 0o755, "missing.sh does not exist"),
         ("./missing.sh | cat", 0o755, "missing.sh does not exist"),
@@ -198,19 +198,21 @@ def test_a_program_from_the_path_is_not_sealed(tmp_path: Path) -> None:
         ("no-such-program-anywhere", 0o755, "no program no-such-program-anywhere"),
     ],
 )
-def test_a_program_that_cannot_run_is_refused(tmp_path: Path, run: str, mode: int, words: str) -> None:
+def test_a_program_that_cannot_run_is_refused(tmp_path: Path, run: str, mode: int, message: str) -> None:
     workspace = a_workspace_with(tmp_path, "job", f"run: {run}")
     a_script(workspace, "it.sh", "#!/bin/sh\n", mode)
-    (entry,) = [each for each in workspace.json("plugin", "list")["plugins"] if each["name"] == "job"]
-    assert entry["status"] == "refused"
-    assert words in entry["reason"]
+    (job_plugin,) = [
+        plugin for plugin in workspace.json("plugin", "list")["plugins"] if plugin["name"] == "job"
+    ]
+    assert job_plugin["status"] == "refused"
+    assert message in job_plugin["reason"]
     assert workspace.ductile("config", "check").status == 78
-    assert words in workspace.ductile("plugin", "check", "job").out
-    assert words in workspace.ductile("run", "job").err
+    assert message in workspace.ductile("plugin", "check", "job").out
+    assert message in workspace.ductile("run", "job").err
 
 
 @pytest.mark.parametrize(
-    ("plugins", "words"),
+    ("plugins", "message"),
     [
         ("  x: {run: 'true', uses: echo}\n", "`run` and `uses` are both set"),
         ("  x: {run: ''}\n", "this cannot be run"),
@@ -221,29 +223,29 @@ def test_a_program_that_cannot_run_is_refused(tmp_path: Path, run: str, mode: in
         ("  exec: {run: 'true'}\n", 'the plugin name "exec" is reserved'),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, plugins: str, words: str) -> None:
-    found = a_workspace(tmp_path, plugins).ductile("config", "check")
-    assert found.status == 78
-    assert words in found.out
+def test_mistakes_are_named(tmp_path: Path, plugins: str, message: str) -> None:
+    result = a_workspace(tmp_path, plugins).ductile("config", "check")
+    assert result.status == 78
+    assert message in result.out
 
 
 # --------------------------------------------------------------------------------------------- exec
 
 
-def exec_job(workspace: Workspace) -> dict[str, Any]:
+def last_exec_job(workspace: Workspace) -> dict[str, Any]:
     return workspace.json("job", "show", "last:exec")
 
 
 def test_exec_runs_a_command_once_where_it_was_typed(tmp_path: Path) -> None:
-    """Without a daemon: it is a job with a log, and its outcome is the exit status."""
+    """Without a daemon the command is a job with a log, and its outcome is the exit status."""
     workspace = a_workspace(tmp_path)
-    ran = workspace.terminal.ductile(
+    result = workspace.terminal.ductile(
         "exec", "--name", "where", "--config", "demo", "--", "sh", "-c", "pwd; echo e >&2; cat"
     )
-    assert ran.status == 0, ran
-    assert ran.out.strip() == str(workspace.directory)
-    assert "e" in ran.err
-    job = exec_job(workspace)
+    assert result.status == 0, result
+    assert result.out.strip() == str(workspace.directory)
+    assert "e" in result.err
+    job = last_exec_job(workspace)
     assert (job["plugin"], job["command"], job["max_attempts"]) == ("exec", "where", 1)
     assert job["payload"]["argv"][1:] == ["-c", "pwd; echo e >&2; cat"]
     assert workspace.terminal.ductile("exec", "--config", "demo", "--", "sh", "-c", "exit 5").status == 1
@@ -254,12 +256,14 @@ def test_exec_in_the_daemon_survives_a_reload_and_can_be_retried(tmp_path: Path)
     workspace = a_workspace(tmp_path)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    waits = ("sh", "-c", f"test -e {tmp_path}/ok || {{ cat {gate}; exit 4; }}; echo fine")
+    command = ("sh", "-c", f"test -e {tmp_path}/ok || {{ cat {gate}; exit 4; }}; echo fine")
     with a_daemon(workspace) as daemon:
-        # The first fills the only worker, if there is one only; the second waits on the queue or runs.
-        held = workspace.terminal.ductile("exec", "--no-wait", "--config", "demo", "--", *waits).out.strip()
-        daemon.wait_until_started(held)
-        queued = [
+        # The first job may fill the only worker; the others are queued or running.
+        held_id = workspace.terminal.ductile(
+            "exec", "--no-wait", "--config", "demo", "--", *command
+        ).out.strip()
+        daemon.wait_until_started(held_id)
+        queued_ids = [
             workspace.terminal.ductile(
                 "exec", "--no-wait", "--config", "demo", "--", "sh", "-c", f"cat {gate}"
             ).out.strip()
@@ -267,16 +271,16 @@ def test_exec_in_the_daemon_survives_a_reload_and_can_be_retried(tmp_path: Path)
         ]
         workspace.append("  more: {run: 'true'}\n")
         assert workspace.ductile("reload").status == 0
-        states = {workspace.json("job", "show", each)["status"] for each in queued}
+        states = {workspace.json("job", "show", job_id)["status"] for job_id in queued_ids}
         assert states <= {"queued", "running"}
-        for each in queued:
-            workspace.ductile("job", "cancel", each)
+        for job_id in queued_ids:
+            workspace.ductile("job", "cancel", job_id)
         gate.write_bytes(b"")
-        assert workspace.ductile("job", "wait", held).status == 1
+        assert workspace.ductile("job", "wait", held_id).status == 1
         (tmp_path / "ok").touch()
-        workspace.ductile("job", "retry", held)
-        assert workspace.ductile("job", "wait", held).status == 0
-        assert workspace.json("job", "show", held)["result"]["result"] == "fine"
+        workspace.ductile("job", "retry", held_id)
+        assert workspace.ductile("job", "wait", held_id).status == 0
+        assert workspace.json("job", "show", held_id)["result"]["result"] == "fine"
 
 
 def test_exec_ends_a_command_at_its_timeout(tmp_path: Path) -> None:
@@ -287,7 +291,7 @@ def test_exec_ends_a_command_at_its_timeout(tmp_path: Path) -> None:
         ).status
         == 1
     )
-    job = exec_job(workspace)
+    job = last_exec_job(workspace)
     assert job["executions"][0]["status"] == "timed_out"
     assert job["executions"][0]["signal"] == signal.SIGTERM
 
@@ -302,30 +306,30 @@ def test_exec_ends_a_command_at_its_timeout(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_with_exec(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    ran = a_workspace(tmp_path).terminal.ductile("exec", "--config", "demo", *words)
-    assert ran.status in (1, 2)
-    assert message in ran.err
+    result = a_workspace(tmp_path).terminal.ductile("exec", "--config", "demo", *words)
+    assert result.status in (1, 2)
+    assert message in result.err
 
 
 def test_exec_cannot_be_reached_over_http(tmp_path: Path) -> None:
-    """Its operation has no route, and no token can run its plugin by name."""
+    """The operation has no route, and no token can run its plugin by name."""
     assert OPERATIONS["job.exec"].http is None
     workspace = a_workspace(tmp_path)
-    refused = workspace.ductile(
+    result = workspace.ductile(
         "run", "exec", "run", "--payload", '{"argv": ["/bin/true"], "cwd": "/", "timeout": 1}'
     )
-    assert refused.status != 0
-    assert "there is no plugin or pipeline exec" in refused.err
+    assert result.status != 0
+    assert "there is no plugin or pipeline exec" in result.err
 
 
 def test_a_dry_run_of_exec_runs_nothing(tmp_path: Path) -> None:
     workspace = a_workspace(tmp_path)
-    made = tmp_path / "made"
-    ran = workspace.terminal.ductile(
-        "exec", "--config", "demo", "--dry-run", "--json", "--", "touch", str(made)
+    file = tmp_path / "made"
+    result = workspace.terminal.ductile(
+        "exec", "--config", "demo", "--dry-run", "--json", "--", "touch", str(file)
     )
-    assert json.loads(ran.out)["dry_run"] is True
-    assert not made.exists()
+    assert json.loads(result.out)["dry_run"] is True
+    assert not file.exists()
     assert not workspace.json("job", "list", "--plugin", "exec")["jobs"]
 
 
@@ -339,21 +343,21 @@ def test_a_configuration_of_scripts_needs_no_plugin_root(tmp_path: Path) -> None
 
 
 def test_plugin_test_reads_a_script_by_its_exit_status(tmp_path: Path) -> None:
-    """It need not keep the protocol. The payload reaches it as it does in a job."""
+    """A script need not keep the protocol. It gets the payload as in a job."""
     workspace = a_workspace(tmp_path)
     workspace.append(
         """  greet: {run: 'echo "hello $PAYLOAD_NAME"'}\n  broken: {run: "echo why >&2; exit 3"}\n"""
     )
-    tested = workspace.json("plugin", "test", "greet", "--payload", '{"name": "Ada"}')
-    assert [(each["check"], each["verdict"]) for each in tested["checks"]] == [
+    report = workspace.json("plugin", "test", "greet", "--payload", '{"name": "Ada"}')
+    assert [(check["check"], check["verdict"]) for check in report["checks"]] == [
         ("manifest", "passed"),
         ("answers", "passed"),
         ("repeats", "passed"),
     ]
-    assert "hello Ada" in tested["checks"][1]["message"]
-    failed = workspace.ductile("plugin", "test", "broken")
-    assert failed.status == 1
-    assert "exited with status 3; stderr ends with: why" in failed.out
+    assert "hello Ada" in report["checks"][1]["message"]
+    result = workspace.ductile("plugin", "test", "broken")
+    assert result.status == 1
+    assert "exited with status 3; stderr ends with: why" in result.out
 
 
 def test_a_request_of_a_script_is_run_as_a_job_is(tmp_path: Path) -> None:
@@ -361,5 +365,9 @@ def test_a_request_of_a_script_is_run_as_a_job_is(tmp_path: Path) -> None:
     workspace.append("""  greet: {run: 'echo "hello $PAYLOAD_NAME"'}\n""")
     request = tmp_path / "request.json"
     request.write_text('{"payload": {"name": "Ada"}}')
-    ran = workspace.json("plugin", "run", "greet", "--request", str(request))
-    assert (ran["judgement"], ran["result"], ran["stdout"]) == ("ok", "hello Ada", "hello Ada\n")
+    response = workspace.json("plugin", "run", "greet", "--request", str(request))
+    assert (response["judgement"], response["result"], response["stdout"]) == (
+        "ok",
+        "hello Ada",
+        "hello Ada\n",
+    )

@@ -32,20 +32,20 @@ def a_sealed_workspace(tmp_path: Path) -> Workspace:
 def test_a_changed_token_value_in_an_env_file_refuses_the_start(tmp_path: Path) -> None:
     workspace = a_sealed_workspace(tmp_path)
     (workspace.config.parent / ".env").write_text("OPS_TOKEN=evil\n")
-    ran = workspace.ductile("system", "start")
-    assert ran.status == Exit.CONFIG
-    assert ".env has changed since it was sealed" in ran.err
-    assert "ductile apply" in ran.err
-    assert "evil" not in ran.err
+    result = workspace.ductile("system", "start")
+    assert result.status == Exit.CONFIG
+    assert ".env has changed since it was sealed" in result.err
+    assert "ductile apply" in result.err
+    assert "evil" not in result.err
 
 
 def test_a_changed_token_value_in_an_env_file_refuses_a_reload(tmp_path: Path) -> None:
     workspace = a_sealed_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
         (workspace.config.parent / ".env").write_text("OPS_TOKEN=evil\n")
-        ran = workspace.ductile("system", "reload")
-        assert ran.status == Exit.CONFIG
-        assert ".env has changed since it was sealed" in ran.err
+        result = workspace.ductile("system", "reload")
+        assert result.status == Exit.CONFIG
+        assert ".env has changed since it was sealed" in result.err
         assert workspace.ductile("config", "lock").status == Exit.OK
         assert workspace.ductile("system", "reload").status == Exit.OK
         assert daemon.end(signal.SIGTERM) == 0
@@ -62,9 +62,9 @@ def test_a_variable_added_to_another_env_file_refuses_the_start(tmp_path: Path) 
     """The later file's value counts, so a file that was sealed as harmless no longer is."""
     workspace = a_sealed_workspace(tmp_path)
     (workspace.config.parent / "plain.env").write_text("GREETING=hello\nOPS_TOKEN=evil\n")
-    ran = workspace.ductile("system", "start")
-    assert ran.status == Exit.CONFIG
-    assert "plain.env has changed since it was sealed" in ran.err
+    result = workspace.ductile("system", "start")
+    assert result.status == Exit.CONFIG
+    assert "plain.env has changed since it was sealed" in result.err
 
 
 def test_commands_that_renew_the_seal_of_an_env_file_keep_working(tmp_path: Path) -> None:

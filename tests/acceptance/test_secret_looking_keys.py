@@ -34,7 +34,7 @@ URLS = {
 PLAIN = {"author": "visible-1", "max_tokens": 77001, "compass": "visible-2", "store": "s3://visible-3/key"}
 
 
-def test_no_surface_shows_or_stores_them(tmp_path: Path) -> None:
+def test_no_surface_shows_or_stores_their_values(tmp_path: Path) -> None:
     config = json.dumps(VALUES | URLS | PLAIN)
     workspace = an_api_workspace(tmp_path, f"  noted:\n    uses: echo\n    config: {config}\n", scopes=("*",))
     outputs: dict[str, str] = {}
@@ -53,19 +53,19 @@ def test_no_surface_shows_or_stores_them(tmp_path: Path) -> None:
         for path in ("/config/view", "/plugin/noted", "/plugins", f"/job/{job['job_id']}"):
             outputs[path] = json.dumps(api.get(path))
         for words in commands:
-            ran = workspace.ductile(*words)
-            assert ran.status == Exit.OK, ran
-            outputs[" ".join(words)] = ran.out + ran.err
+            result = workspace.ductile(*words)
+            assert result.status == Exit.OK, result
+            outputs[" ".join(words)] = result.out + result.err
         outputs["log"] = json.dumps(api.daemon.whole_log())
     for file in (workspace.config.parent / "data").rglob("*"):
         if file.is_file():
             outputs[file.name] = file.read_bytes().decode(errors="replace")
     assert "state.db" in outputs
-    for where, text in outputs.items():
-        assert "literal-" not in text, where
-    for where in ("/config/view", "config show", "plugin show noted --json", "state.db"):
+    for source, text in outputs.items():
+        assert "literal-" not in text, source
+    for source in ("/config/view", "config show", "plugin show noted --json", "state.db"):
         for value in ("visible-1", "77001", "visible-2", "s3://visible-3/key"):
-            assert value in outputs[where], where
+            assert value in outputs[source], source
 
 
 def test_each_of_them_has_one_warning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Secrets in memory: not in the daemon's snapshot, not in the processes of other plugins."""
+"""Secrets are neither in the daemon's snapshot nor in the processes of other plugins."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from pathlib import Path
 
 from builders.daemons import PATIENCE, a_daemon, a_workspace
 
-#: The daemon with one more subscriber, which looks around as soon as the configuration is in force. That is
-#: before what was loaded is taken out of the collector's sight.
-LOOKING = """
+#: The daemon with one more subscriber, which lists the loaded objects as soon as the configuration is in
+#: force, before they are hidden from the garbage collector.
+DAEMON_WITH_INSPECTION = """
 import asyncio, gc, os, signal, sys
 from ductile.daemon import serve
 from ductile.config.load import LoadedConfig
 from ductile.config.snapshot import Snapshot
 from ductile.telemetry.signals import Signal
 
-def look(event):
+def inspect_objects(event):
     if event.signal is Signal.CONFIG_LOADED:
-        kept = [type(thing) for thing in gc.get_objects() if type(thing) in (LoadedConfig, Snapshot)]
+        kept = [type(value) for value in gc.get_objects() if type(value) in (LoadedConfig, Snapshot)]
         print("kept:", *(kind.__name__ for kind in kept), file=sys.stderr)
         os.kill(os.getpid(), signal.SIGTERM)
 
-asyncio.run(serve(sys.argv[1], os.environ, subscribers=(look,)))
+asyncio.run(serve(sys.argv[1], os.environ, subscribers=(inspect_objects,)))
 """
 
 
 def test_read_files_do_not_stay_in_memory(tmp_path: Path) -> None:
-    """The files hold every token in the clear; the snapshot does not."""
+    """The files have every token in the clear; the snapshot does not."""
     workspace = a_workspace(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", LOOKING, str(workspace.config)],
+    process = subprocess.run(
+        [sys.executable, "-c", DAEMON_WITH_INSPECTION, str(workspace.config)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == 0, done
-    assert "kept: Snapshot\n" in done.stderr
+    assert process.returncode == 0, process
+    assert "kept: Snapshot\n" in process.stderr
 
 
-#: Keeps a secret, and says how it was started: a warm process shows the environment of its server.
+#: Has a secret, and responds how it was started: a warm process has the environment of its server.
 KEEPER = f"""\
 #!{sys.executable}
 import json, os, sys
@@ -57,8 +57,8 @@ import os, sys
 sys.stdin.read()
 target = open(os.path.dirname(os.path.abspath(__file__)) + "/memory", "wb")
 for line in open("/proc/self/maps").read().splitlines():
-    place, mode, *_ = line.split()
-    begin, end = (int(part, 16) for part in place.split("-"))
+    addresses, mode, *_ = line.split()
+    begin, end = (int(address, 16) for address in addresses.split("-"))
     if "r" in mode and "[v" not in line:
         with open("/proc/self/mem", "rb", 0) as memory:
             memory.seek(begin)
@@ -77,11 +77,11 @@ print('{{"status": "ok", "result": "written"}}')
 
 
 def test_a_warm_plugin_does_not_find_the_secrets_of_another(tmp_path: Path) -> None:
-    """Both are forked from one server; the data of one job must not be there for the next."""
-    secret, known = "canary-" + "5b7e" * 8, "marker-" + "1d3c" * 8
+    """Both plugins are forked from one server; a job must not find the data of another."""
+    secret, marker = "canary-" + "5b7e" * 8, "marker-" + "1d3c" * 8
     more = (
         f"  keeper: {{env: {{DB_PASSWORD: {secret}}}, config: {{token: {secret}}}}}\n"
-        f"  searcher: {{env: {{OWN: {known}}}}}\n"
+        f"  searcher: {{env: {{OWN: {marker}}}}}\n"
     )
     workspace = a_workspace(tmp_path, more)
     workspace.plugin("keeper", KEEPER)
@@ -90,12 +90,12 @@ def test_a_warm_plugin_does_not_find_the_secrets_of_another(tmp_path: Path) -> N
         for _ in range(3):
             assert workspace.json("run", "keeper")["result"]["result"] == f"warm{len(secret)}"
             assert workspace.ductile("run", "searcher").status == 0
-            found = (directory / "memory").read_bytes()
-            assert known.encode() in found, "nothing was looked at"
-            assert secret.encode() not in found
+            memory = (directory / "memory").read_bytes()
+            assert marker.encode() in memory, "nothing was looked at"
+            assert secret.encode() not in memory
 
 
-#: Says how large a core dump of its process may become: now, and at most.
+#: Responds with the limits of a core dump of its process: the soft and the hard one.
 LIMITED = f"""\
 #!{sys.executable}
 import json, resource, sys

@@ -1,4 +1,4 @@
-"""The plugins we ship, at work in a real daemon."""
+"""Shipped plugins in a real daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = "canary-shared-secret"
 
 
 def test_shipped_plugins_work_together_under_the_daemon(tmp_path: Path) -> None:
-    """A file is found, sorted by its name and handed to a program, all by routes."""
+    """Routes lead a file that is found to a condition on its name and to another plugin."""
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     for name in ("a.jpg", "b.txt"):
@@ -41,12 +41,12 @@ routes:
         root = workspace.json("run", "inbox")
         daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "echo")
         tree = workspace.json("job", "tree", root["job_id"])["tree"]
-        ran = workspace.json("run", "shell", "handle", "--payload", '{"program": "it"}')
+        job = workspace.json("run", "shell", "handle", "--payload", '{"program": "it"}')
     assert root["result"]["result"] == "2 added, 0 changed, 0 removed"
     assert [child["plugin"] for child in tree["children"]] == ["if", "if"]
-    sorted_ones = [child for child in tree["children"] if child["children"]]
-    assert len(sorted_ones) == 1
-    assert ran["result"]["result"]["stdout"] == '{"program": "it"}'
+    routed = [child for child in tree["children"] if child["children"]]
+    assert len(routed) == 1
+    assert job["result"]["result"]["stdout"] == '{"program": "it"}'
 
 
 def free_port() -> int:
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 
 def test_a_delivery_of_github_is_routed_by_what_it_is(tmp_path: Path) -> None:
-    """From the signed request to the plugin that a route names for this kind of event."""
+    """A signed request reaches the plugin that a route names for its type of event."""
     workspace, port = a_workspace(tmp_path), free_port()
     workspace.config.write_text(
         f"""\
@@ -86,10 +86,10 @@ webhooks:
         "X-GitHub-Event": "issues",
         "X-GitHub-Delivery": "d1",
     }
-    asked = urllib.request.Request(f"http://127.0.0.1:{port}/github", data=body, headers=headers)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/github", data=body, headers=headers)
     with a_daemon(workspace) as daemon:
-        with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 - our own daemon
-            job_id = json.loads(answer.read())["job_id"]
+        with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310 - our own daemon
+            job_id = json.loads(response.read())["job_id"]
         daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "echo")
         tree = workspace.json("job", "tree", job_id)["tree"]
         (child,) = tree["children"]

@@ -19,7 +19,7 @@ from builders.shipped import ROOT
 
 CONFIG = "plugins:\n  echo: {config: {message: hello}}\n  again: {uses: echo}\n"
 SOURCE = Path(__file__).parents[2] / "src" / "ductile"
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 class Installation:
@@ -33,7 +33,7 @@ class Installation:
         self.directory = directory
 
     def json(self, *words: str, status: int = 0) -> dict[str, Any]:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "ductile", *words, "--config", "demo", "--json"],
             cwd=self.directory,
             env={
@@ -46,12 +46,12 @@ class Installation:
             text=True,
             check=False,
         )
-        assert done.returncode == status, done
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
+        assert process.returncode == status, process
+        document: dict[str, Any] = json.loads(process.stdout)
+        return document
 
 
-def configured(directory: Path, text: str) -> Path:
+def write_config(directory: Path, text: str) -> Path:
     config = directory / "demo" / "config.yaml"
     config.parent.mkdir(exist_ok=True)
     config.write_text(text)
@@ -59,21 +59,21 @@ def configured(directory: Path, text: str) -> Path:
 
 
 def test_a_shipped_plugin_runs_without_a_root(tmp_path: Path) -> None:
-    """Naming it is enough, also under another name, and a missing default root is no warning then."""
-    configured(tmp_path, CONFIG)
+    """The name is enough, also for an alias, and a missing default root is no warning then."""
+    write_config(tmp_path, CONFIG)
     workspace = Workspace(directory=tmp_path)
     workspace.ductile("config", "lock")
     with a_daemon(workspace):
-        ran = workspace.json("run", "again")
-    assert ran["result"]["status"] == "ok"
+        job = workspace.json("run", "again")
+    assert job["result"]["status"] == "ok"
     assert workspace.json("config", "check")["warnings"] == []
-    listed = workspace.json("plugin", "list")
-    assert {each["name"]: each["from"] for each in listed["plugins"]} == {
+    report = workspace.json("plugin", "list")
+    assert {plugin["name"]: plugin["from"] for plugin in report["plugins"]} == {
         "echo": "shipped",
         "again": "shipped",
     }
-    assert "fetch" in listed["shipped"]
-    assert "echo" not in listed["shipped"]
+    assert "fetch" in report["shipped"]
+    assert "echo" not in report["shipped"]
 
 
 def test_an_own_plugin_of_that_name_is_used_instead(tmp_path: Path) -> None:
@@ -81,19 +81,21 @@ def test_an_own_plugin_of_that_name_is_used_instead(tmp_path: Path) -> None:
     workspace.plugin("fetch", answering({"status": "ok", "result": "my own"}))
     workspace.append("  fetch: {}\n")
     assert workspace.json("run", "fetch")["result"]["result"] == "my own"
-    listed = workspace.json("plugin", "list")
-    found = {each["name"]: each["from"] for each in listed["plugins"]}
-    assert found["fetch"] == str(tmp_path / "demo" / "plugins")
-    messages = [each["message"] for each in workspace.json("config", "check")["warnings"]]
+    report = workspace.json("plugin", "list")
+    sources = {plugin["name"]: plugin["from"] for plugin in report["plugins"]}
+    assert sources["fetch"] == str(tmp_path / "demo" / "plugins")
+    messages = [warning["message"] for warning in workspace.json("config", "check")["warnings"]]
     assert messages == ["the configuration has never been sealed"]
 
 
 def test_a_refused_own_plugin_is_not_replaced_by_the_shipped_one(tmp_path: Path) -> None:
-    """The shipped one may do something else."""
+    """The shipped plugin of the same name may do something else."""
     workspace = a_workspace(tmp_path, "  fetch: {}\n")
     a_plugin(tmp_path / "demo" / "plugins", "fetch", mode=0o644)
     refused = workspace.json("config", "check", status=78)["refused"]
-    assert [(each["name"], each["code"]) for each in refused] == [("fetch", "entrypoint_not_executable")]
+    assert [(plugin["name"], plugin["code"]) for plugin in refused] == [
+        ("fetch", "entrypoint_not_executable")
+    ]
 
 
 def test_an_unused_shipped_plugin_is_described_and_suggested(tmp_path: Path) -> None:
@@ -106,50 +108,50 @@ def test_an_unused_shipped_plugin_is_described_and_suggested(tmp_path: Path) -> 
 
 
 def test_an_upgrade_of_ductile_needs_no_new_seal(tmp_path: Path) -> None:
-    """A shipped plugin changes with the program: no refusal in strict mode, and no warning."""
-    configured(tmp_path, f"service: {{strict_mode: true}}\n{CONFIG}")
-    installed = Installation(tmp_path)
-    installed.json("config", "lock")
-    entrypoint = installed.package / "shipped_plugins" / "echo" / "run.py"
+    """A shipped plugin changes with the program, without a refusal in strict mode and without a warning."""
+    write_config(tmp_path, f"service: {{strict_mode: true}}\n{CONFIG}")
+    installation = Installation(tmp_path)
+    installation.json("config", "lock")
+    entrypoint = installation.package / "shipped_plugins" / "echo" / "run.py"
     entrypoint.write_text(f"{entrypoint.read_text()}\n# of the next version\n")
-    assert installed.json("config", "check")["warnings"] == []
-    assert installed.json("run", "echo")["result"]["status"] == "ok"
+    assert installation.json("config", "check")["warnings"] == []
+    assert installation.json("run", "echo")["result"]["status"] == "ok"
 
 
 def test_a_root_that_names_the_shipped_plugins_needs_no_new_seal_either(tmp_path: Path) -> None:
-    """As configurations had to until now; such a seal may have their fingerprints."""
-    installed = Installation(tmp_path)
-    root = installed.package / "shipped_plugins"
-    configured(tmp_path, f"service: {{strict_mode: true}}\nplugin_roots: [{root}]\n{CONFIG}")
-    installed.json("config", "lock")
+    """An older seal may have the fingerprints of shipped plugins."""
+    installation = Installation(tmp_path)
+    root = installation.package / "shipped_plugins"
+    write_config(tmp_path, f"service: {{strict_mode: true}}\nplugin_roots: [{root}]\n{CONFIG}")
+    installation.json("config", "lock")
     seal = tmp_path / "demo" / ".checksums"
     content = json.loads(seal.read_text())
     assert content["plugins"] == {}
     content["plugins"]["echo"] = f"blake3:{'0' * 64}"
     seal.write_text(json.dumps(content))
-    assert installed.json("config", "check")["warnings"] == []
+    assert installation.json("config", "check")["warnings"] == []
 
 
 def test_a_sealed_own_plugin_that_vanished_is_reported(tmp_path: Path) -> None:
-    """The shipped one of the same name would take its place unnoticed."""
+    """The shipped plugin of the same name would replace it unnoticed."""
     workspace = a_workspace(tmp_path)
     workspace.ductile("config", "lock")
     shutil.rmtree(tmp_path / "demo" / "plugins" / "echo")
-    messages = [each["message"] for each in workspace.json("config", "check")["warnings"]]
+    messages = [warning["message"] for warning in workspace.json("config", "check")["warnings"]]
     assert messages == ["plugin echo has changed since it was sealed"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 def test_an_installation_that_another_user_can_change_is_refused(tmp_path: Path) -> None:
     """The hint is about the installation. Plugins that are not in use are no problem of `plugin check`."""
-    configured(tmp_path, CONFIG)
-    installed = Installation(tmp_path)
-    os.chown(installed.package / "shipped_plugins" / "lib" / "README.md", NOBODY, NOBODY)
-    refused = installed.json("config", "check", status=78)["refused"]
-    assert {each["code"] for each in refused} == {"foreign_owner"}
-    assert all("install Ductile as root or as the user who runs it" in each["hint"] for each in refused)
-    configured(tmp_path, "plugins: {}\n")
-    assert installed.json("plugin", "check")["plugins"] == []
+    write_config(tmp_path, CONFIG)
+    installation = Installation(tmp_path)
+    os.chown(installation.package / "shipped_plugins" / "lib" / "README.md", OTHER_USER, OTHER_USER)
+    refused = installation.json("config", "check", status=78)["refused"]
+    assert {plugin["code"] for plugin in refused} == {"foreign_owner"}
+    assert all("install Ductile as root or as the user who runs it" in plugin["hint"] for plugin in refused)
+    write_config(tmp_path, "plugins: {}\n")
+    assert installation.json("plugin", "check")["plugins"] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -160,17 +162,17 @@ def test_an_installation_of_root_serves_another_user() -> None:
         "from ductile.plugins.discovery import load_shipped\n"
         "load_shipped(['echo'])  # Python loads what it needs while it may read its own files\n"
         "os.setuid(int(sys.argv[1]))\n"
-        "print([type(each).__name__ for each in load_shipped(['echo'])])\n"
+        "print([type(plugin).__name__ for plugin in load_shipped(['echo'])])\n"
     )
     # The directories of pytest are for one user only.
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        installed = Installation(Path(directory))
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(NOBODY)],
-            env={"PYTHONPATH": str(installed.package.parent), "PATH": os.environ["PATH"]},
+        installation = Installation(Path(directory))
+        process = subprocess.run(
+            [sys.executable, "-c", program, str(OTHER_USER)],
+            env={"PYTHONPATH": str(installation.package.parent), "PATH": os.environ["PATH"]},
             capture_output=True,
             text=True,
             check=False,
         )
-    assert done.stdout == "['InstalledPlugin']\n", done
+    assert process.stdout == "['InstalledPlugin']\n", process

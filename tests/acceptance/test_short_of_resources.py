@@ -11,19 +11,19 @@ from builders.daemons import Daemon, a_daemon, a_workspace
 
 ONCE = "  once:\n    retry: {max_attempts: 1}\n"
 ANSWER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done"}\'\n'
-#: Enough to serve a caller, and too few for the three pipes of a process.
+#: Enough descriptors to serve a caller, and too few for the three pipes of a process.
 FREE = 5
 
 
 @contextmanager
-def no_more_descriptors(daemon: Daemon) -> Iterator[None]:
+def limit_descriptors(daemon: Daemon) -> Iterator[None]:
     pid = daemon.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    taken = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
-    # The limit is on the numbers: count so many that are not taken.
-    limit, free = 0, 0
-    while free < FREE:
-        free += limit not in taken
+    open_numbers = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    # The limit is on the numbers of descriptors, some of which are in use.
+    limit, free_count = 0, 0
+    while free_count < FREE:
+        free_count += limit not in open_numbers
         limit += 1
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
     try:
@@ -33,20 +33,20 @@ def no_more_descriptors(daemon: Daemon) -> Iterator[None]:
 
 
 def test_a_job_waits_until_there_are_descriptors_again(tmp_path: Path) -> None:
-    """It was put back, several times, and succeeds in the only attempt that it has."""
+    """The job is put back several times, and succeeds in its only attempt."""
     workspace = a_workspace(tmp_path, ONCE)
     workspace.plugin("once", ANSWER)
     with a_daemon(workspace) as daemon:
         workspace.json(
             "job", "show", workspace.json("run", "echo")["job_id"]
-        )  # everything is open that will be
-        with no_more_descriptors(daemon):
+        )  # the daemon has opened all of its files
+        with limit_descriptors(daemon):
             job_id = workspace.json("run", "once", "--no-wait")["job_id"]
             postponed = daemon.wait_for("job.postponed", lambda line: line["execution"] == 2)
             assert postponed["job_id"] == job_id
             assert postponed["reason"] == "no_resources"
             assert "Too many open files" in postponed["error"]
-        ended = workspace.json("job", "wait", job_id)
-        assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
-        first, *_ = ended["executions"]
+        job = workspace.json("job", "wait", job_id)
+        assert (job["status"], job["attempt"]) == ("succeeded", 1)
+        first, *_ = job["executions"]
         assert (first["status"], first["reason"]) == ("interrupted", "no_resources")

@@ -30,16 +30,16 @@ STOP = "<!-- before: ductile system stop -->\n"
 
 @pytest.fixture(scope="module")
 def skill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The files of an exported skill by their names. The configuration has secrets."""
+    """Return the files of an exported skill by their names. The configuration has secrets."""
     directory = tmp_path_factory.mktemp("skill")
     workspace = a_workspace(directory, "  said: {uses: echo, config: {api_key: canary-key}}\n")
     workspace.config.write_text(api_section() + workspace.config.read_text())
-    done = workspace.json("skill", "export", "out")
-    again = workspace.json("skill", "export", "out")
-    assert again == done
-    refused = workspace.json("skill", "export", "demo", status=2)["error"]
-    assert "no exported skill" in refused["message"]
-    return {name: (directory / "out" / name).read_text() for name in done["files"]}
+    export = workspace.json("skill", "export", "out")
+    second_export = workspace.json("skill", "export", "out")
+    assert second_export == export
+    error = workspace.json("skill", "export", "demo", status=2)["error"]
+    assert "no exported skill" in error["message"]
+    return {name: (directory / "out" / name).read_text() for name in export["files"]}
 
 
 def test_the_first_page_is_short_and_names_the_others(skill: dict[str, str]) -> None:
@@ -58,7 +58,7 @@ def test_links_lead_somewhere(skill: dict[str, str]) -> None:
 
 
 def test_every_command_parses(skill: dict[str, str]) -> None:
-    """In the text, in examples and in the list of all commands."""
+    """Commands in the text, in examples and in the list of all commands parse."""
     lines = []
     for name in ("SKILL.md", "commands.md", "tools.md"):
         lines += re.findall(r"`(ductile [^`\n]+)`", skill[name])
@@ -73,7 +73,7 @@ def test_every_command_parses(skill: dict[str, str]) -> None:
 
 def test_every_command_and_tool_is_described(skill: dict[str, str]) -> None:
     described = set(re.findall(r"^### (ductile \S+ \S+)", skill["commands.md"], re.MULTILINE))
-    assert described == {f"ductile {noun.name} {each.name}" for noun in NOUNS for each in noun.actions}
+    assert described == {f"ductile {noun.name} {action.name}" for noun in NOUNS for action in noun.actions}
     assert re.findall(r"^## (\S+)$", skill["tools.md"], re.MULTILINE) == [*TOOLS]
     assert "POST /plugin/said/handle" in skill["http.md"]
 
@@ -85,7 +85,7 @@ def test_no_secret_is_in_it(skill: dict[str, str]) -> None:
 
 
 def test_the_examples_of_the_first_page_work(skill: dict[str, str], tmp_path: Path) -> None:
-    """Typed one after the other beside a real daemon with the starter configuration."""
+    """The examples are run one after the other beside a real daemon with the starter configuration."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     reader = Reader(directory=tmp_path, environment={"PATH": path, "HOME": str(tmp_path), "LANG": "C.UTF-8"})
     printed = reader.follow(START + skill["SKILL.md"] + STOP)

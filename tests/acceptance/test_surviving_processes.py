@@ -22,24 +22,24 @@ from builders.dying_daemons import start_daemon
 
 ONCE = "    retry: {max_attempts: 1}\n"
 QUICKLY = "    retry: {max_attempts: 9, backoff_base: 1ms}\n"
-#: Both run until a file `go` lies beside them, and note their process id.
+#: Both run until a file `go` lies beside them, and write their process id to a file.
 COLD = """\
 #!/bin/sh
 cat >/dev/null
-here=$(dirname "$0")
-echo $$ > "$here/pid.new" && mv "$here/pid.new" "$here/pid"
-while [ ! -e "$here/go" ]; do sleep 0.05; done
+directory=$(dirname "$0")
+echo $$ > "$directory/pid.new" && mv "$directory/pid.new" "$directory/pid"
+while [ ! -e "$directory/go" ]; do sleep 0.05; done
 echo '{"status": "ok", "result": "done"}'
 """
 WARM = f"""\
 #!{sys.executable}
 import os, select, sys
 sys.stdin.read()
-here = os.path.dirname(os.path.abspath(__file__))
-with open(here + "/pid.new", "w") as file:
+directory = os.path.dirname(os.path.abspath(__file__))
+with open(directory + "/pid.new", "w") as file:
     file.write(str(os.getpid()))
-os.rename(here + "/pid.new", here + "/pid")
-while not os.path.exists(here + "/go"):
+os.rename(directory + "/pid.new", directory + "/pid")
+while not os.path.exists(directory + "/go"):
     select.select([], [], [], 0.05)
 print('{{"status": "ok", "result": "done"}}')
 """
@@ -53,8 +53,8 @@ def a_workspace_with_long_jobs(directory: Path, retry: str = ONCE) -> Workspace:
     return workspace
 
 
-def started_jobs(workspace: Workspace, daemon: Daemon, *plugins: str) -> list[str]:
-    """One job of each plugin, with a process that runs."""
+def start_jobs(workspace: Workspace, daemon: Daemon, *plugins: str) -> list[str]:
+    """Start one job of each plugin; return their ids when their processes run."""
     jobs = [workspace.json("run", name, "--no-wait")["job_id"] for name in plugins or PLUGINS]
     for job_id in jobs:
         daemon.wait_until_started(job_id)
@@ -62,11 +62,11 @@ def started_jobs(workspace: Workspace, daemon: Daemon, *plugins: str) -> list[st
 
 
 def pid_of(workspace: Workspace, plugin: str) -> int:
-    """The process of a job that has been started, when it has noted its number."""
-    noted = workspace.config.parent / "plugins" / plugin / "pid"
-    while not noted.exists():
+    """Wait until the process of a started job has written its id; return the id."""
+    pid_file = workspace.config.parent / "plugins" / plugin / "pid"
+    while not pid_file.exists():
         os.sched_yield()
-    return int(noted.read_text())
+    return int(pid_file.read_text())
 
 
 def parent_of(pid: int) -> int:
@@ -80,7 +80,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def let_go(workspace: Workspace) -> None:
+def release_jobs(workspace: Workspace) -> None:
     for name in PLUGINS:
         (workspace.config.parent / "plugins" / name / "go").touch()
 
@@ -91,8 +91,8 @@ def status_of(workspace: Workspace, job_id: str) -> str:
 
 def copy_with_restore(original: Workspace) -> None:
     assert original.ductile("system", "backup", "saved.tar.gz").status == 0
-    ran = original.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "second/demo")
-    assert ran.status == 0, ran
+    result = original.terminal.ductile("system", "restore", "saved.tar.gz", "--to", "second/demo")
+    assert result.status == 0, result
 
 
 def copy_the_files(original: Workspace) -> None:
@@ -112,69 +112,71 @@ def copy_the_files(original: Workspace) -> None:
         before.backup(after)
 
 
-@pytest.mark.parametrize("copied", [copy_with_restore, copy_the_files])
+@pytest.mark.parametrize("copy", [copy_with_restore, copy_the_files])
 def test_a_daemon_on_a_copy_leaves_the_processes_of_the_original_alone(
-    tmp_path: Path, copied: Callable[[Workspace], None]
+    tmp_path: Path, copy: Callable[[Workspace], None]
 ) -> None:
     """Jobs from before and after the copy, cold and warm, run to their end, each at its first attempt."""
     workspace = a_workspace_with_long_jobs(tmp_path)
     with a_daemon(workspace) as daemon:
-        jobs = started_jobs(workspace, daemon)
-        copied(workspace)
-        jobs += started_jobs(workspace, daemon)
+        jobs = start_jobs(workspace, daemon)
+        copy(workspace)
+        jobs += start_jobs(workspace, daemon)
         with a_daemon(Workspace(directory=tmp_path / "second")) as other:
-            let_go(workspace)
+            release_jobs(workspace)
             assert [status_of(workspace, job_id) for job_id in jobs] == ["succeeded"] * len(jobs)
             assert [line for line in other.whole_log() if line["signal"] == "survivor.ended"] == []
 
 
 def test_a_daemon_on_the_original_leaves_the_processes_of_a_copy_alone(tmp_path: Path) -> None:
-    """The other way round, although the daemon of the copy is dead: its processes are not the original's."""
+    """A process of the copy is left alone although its daemon is dead."""
     workspace = a_workspace_with_long_jobs(tmp_path, QUICKLY)
     second = Workspace(directory=tmp_path / "second")
     with a_daemon(workspace) as daemon:
-        (job_id,) = started_jobs(workspace, daemon, "cold")
+        (job_id,) = start_jobs(workspace, daemon, "cold")
         copy_the_files(workspace)
         daemon.end(signal.SIGKILL)
         with a_daemon(second) as other:
             other.wait_until_started(job_id)
             other.end(signal.SIGKILL)
             pid = pid_of(second, "cold")
-            with a_daemon(workspace) as again:
-                again.wait_until_started(job_id)
+            with a_daemon(workspace) as restarted:
+                restarted.wait_until_started(job_id)
                 os.kill(pid, 0)
-                ended = [line["pid"] for line in again.whole_log() if line["signal"] == "survivor.ended"]
-                assert pid not in ended
+                ended_pids = [
+                    line["pid"] for line in restarted.whole_log() if line["signal"] == "survivor.ended"
+                ]
+                assert pid not in ended_pids
 
 
 def test_survivors_of_an_earlier_life_are_ended_after_several_kills(tmp_path: Path) -> None:
-    """Cold and warm ones, although the second daemon was killed before it had looked for them.
+    """Cold and warm processes are ended, although the second daemon was killed before it searched for them.
 
     The fork server is stopped, so that it cannot end its own process.
     """
     workspace = a_workspace_with_long_jobs(tmp_path, QUICKLY)
     with a_daemon(workspace) as daemon:
-        started_jobs(workspace, daemon)
+        start_jobs(workspace, daemon)
         survivors = {pid_of(workspace, name) for name in PLUGINS}
         (server,) = {parent_of(pid) for pid in survivors} - {daemon.process.pid}
         os.kill(server, signal.SIGSTOP)
         daemon.end(signal.SIGKILL)
         start_daemon(workspace.config.parent, "service.starting").end()
         assert all(Path(f"/proc/{pid}").exists() for pid in survivors)
-        with a_daemon(workspace) as last:
+        with a_daemon(workspace) as third:
             assert not any(is_running(pid) for pid in (*survivors, server))
-            ended = {line["pid"] for line in last.lines if line["signal"] == "survivor.ended"}
-            assert ended >= {server, *survivors}
+            ended_pids = {line["pid"] for line in third.lines if line["signal"] == "survivor.ended"}
+            assert ended_pids >= {server, *survivors}
 
 
 def test_a_script_that_outlives_its_daemon_is_ended_and_run_again(tmp_path: Path) -> None:
-    """After kill -9 of the daemon, of a script by its path and of one that a shell reads."""
+    """A script with a path and one that a shell reads outlive a killed daemon."""
     workspace = a_workspace(tmp_path)
     demo = workspace.config.parent
-    at = demo.absolute()
+    path = demo.absolute()
     body = (
-        f"echo $$ > {at}/$NAME.new; mv {at}/$NAME.new {at}/$NAME.pid; "
-        f"test -e {at}/again || cat {at}/gate; echo fine"
+        f"echo $$ > {path}/$NAME.new; mv {path}/$NAME.new {path}/$NAME.pid; "
+        f"test -e {path}/again || cat {path}/gate; echo fine"
     )
     os.mkfifo(demo / "gate")
     (demo / "long.sh").write_text(f"#!/bin/sh\n{body}\n")
@@ -184,20 +186,20 @@ def test_a_script_that_outlives_its_daemon_is_ended_and_run_again(tmp_path: Path
         settings = {"run": run, "env": {"NAME": name}, "retry": retry}
         workspace.append(f"  {name}: {json.dumps(settings)}\n")
 
-    def noted_pid(name: str) -> int:
+    def read_pid(name: str) -> int:
         while not (demo / f"{name}.pid").exists():
             os.sched_yield()
         return int((demo / f"{name}.pid").read_text())
 
     with a_daemon(workspace) as daemon:
-        jobs = started_jobs(workspace, daemon, "path", "shell")
-        pids = [noted_pid("path"), noted_pid("shell")]
+        job_ids = start_jobs(workspace, daemon, "path", "shell")
+        pids = [read_pid("path"), read_pid("shell")]
         daemon.end(signal.SIGKILL)
         assert all(is_running(pid) for pid in pids)
         (demo / "again").touch()
         with a_daemon(workspace):
-            assert [status_of(workspace, job) for job in jobs] == ["succeeded", "succeeded"]
+            assert [status_of(workspace, job_id) for job_id in job_ids] == ["succeeded", "succeeded"]
             assert not any(is_running(pid) for pid in pids)
-        for job in jobs:
-            shown = workspace.json("job", "show", job)
-            assert (shown["result"]["result"], shown["execution"]) == ("fine", 2)
+        for job_id in job_ids:
+            job = workspace.json("job", "show", job_id)
+            assert (job["result"]["result"], job["execution"]) == ("fine", 2)

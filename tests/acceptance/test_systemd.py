@@ -19,42 +19,42 @@ from ductile.admin.systemd_unit import systemd_unit
 
 @contextmanager
 def a_manager(path: Path) -> Iterator[socket.socket]:
-    """The notification socket of systemd."""
+    """Open the notification socket of systemd."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))
         manager.settimeout(PATIENCE)
         yield manager
 
 
-def heard(manager: socket.socket, state: str) -> str:
-    """Wait for this notification; returns all notifications up to it."""
-    shown = ""
-    while state not in shown.splitlines():
-        shown += manager.recv(4096).decode() + "\n"
-    return shown
+def read_notifications(manager: socket.socket, state: str) -> str:
+    """Wait for a notification; return all notifications up to it."""
+    notifications = ""
+    while state not in notifications.splitlines():
+        notifications += manager.recv(4096).decode() + "\n"
+    return notifications
 
 
 def test_systemd_is_notified_of_each_stage(tmp_path: Path) -> None:
-    """Ready only after recovery, a reload from beginning to end, and that it stops."""
+    """The daemon notifies systemd when it is ready, when it reloads and when it stops."""
     workspace = a_workspace(tmp_path)
     address = tmp_path / "notify"
     with a_manager(address) as manager, a_daemon(workspace, {"NOTIFY_SOCKET": str(address)}) as daemon:
-        assert heard(manager, "READY=1").startswith("READY=1")
+        assert read_notifications(manager, "READY=1").startswith("READY=1")
         workspace.ductile("reload")
-        shown = heard(manager, "READY=1")
-        assert shown.startswith("RELOADING=1\nMONOTONIC_USEC=")
+        notifications = read_notifications(manager, "READY=1")
+        assert notifications.startswith("RELOADING=1\nMONOTONIC_USEC=")
         assert daemon.end() == 0
-        heard(manager, "STOPPING=1")
+        read_notifications(manager, "STOPPING=1")
 
 
 def test_the_watchdog_is_fed_while_the_loop_turns(tmp_path: Path) -> None:
-    """Twice in each period; a daemon whose loop hangs is heard of no more."""
+    """The loop notifies the watchdog again and again; a daemon whose loop hangs does not."""
     workspace = a_workspace(tmp_path)
     address = tmp_path / "notify"
     variables = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "200000"}
     with a_manager(address) as manager, a_daemon(workspace, variables):
         for _ in range(3):
-            heard(manager, "WATCHDOG=1")
+            read_notifications(manager, "WATCHDOG=1")
 
 
 def test_a_watchdog_for_another_process_is_not_ours(tmp_path: Path) -> None:
@@ -63,11 +63,11 @@ def test_a_watchdog_for_another_process_is_not_ours(tmp_path: Path) -> None:
     variables = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
     with a_manager(address) as manager, a_daemon(workspace, variables) as daemon:
         daemon.end()
-        assert "WATCHDOG=1" not in heard(manager, "STOPPING=1")
+        assert "WATCHDOG=1" not in read_notifications(manager, "STOPPING=1")
 
 
 def test_the_unit_says_how_to_run_it(tmp_path: Path) -> None:
-    """Notify, reload, restarts without an end but for exit 78, a stop that outlasts the grace."""
+    """The unit notifies, reloads, restarts except after exit status 78, and leaves time for a stop."""
     workspace = a_workspace(tmp_path)
     unit = workspace.ductile("system", "unit", "--user", "robot").out
     settings = dict(re.findall(r"^([A-Za-z]+)=(.*)$", unit, re.MULTILINE))
@@ -102,7 +102,7 @@ def test_the_unit_says_how_to_run_it(tmp_path: Path) -> None:
 def test_the_unit_uses_keys_that_its_systemd_knows(
     tmp_path: Path, version: int | None, missing: set[str]
 ) -> None:
-    """Others would be complained about at each start. Without growing pauses the one pause is longer."""
+    """An unknown key is a warning at each start. Without growing pauses the only pause is longer."""
     workspace = a_workspace(tmp_path)
     snapshot = open_configuration(workspace.config, {}).snapshot
     unit = systemd_unit(snapshot, workspace.config.parent, Path("/bin/ductile"), "robot", version=version)
@@ -139,7 +139,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     (tmp_path / "demo" / "data").mkdir()
     file = tmp_path / "ductile-test.service"
     file.write_text(workspace.ductile("system", "unit", "--user", "root").out + "\n")
-    checked = subprocess.run(
+    process = subprocess.run(
         ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False, timeout=60
     )
-    assert [line for line in checked.stderr.splitlines() if "ductile-test" in line] == []
+    assert [line for line in process.stderr.splitlines() if "ductile-test" in line] == []

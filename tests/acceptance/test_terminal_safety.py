@@ -29,30 +29,34 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def commands(workspace: Workspace) -> list[list[str]]:
-    failed = workspace.json("run", "hostile", "--payload", json.dumps({"x": HOSTILE}), status=1)["job_id"]
-    kept = workspace.json("run", "keeps")["job_id"]
-    jobs = [["job", verb, job] for verb in ("show", "explain", "logs", "tree") for job in (failed, kept)]
+    failed_id = workspace.json("run", "hostile", "--payload", json.dumps({"x": HOSTILE}), status=1)["job_id"]
+    kept_id = workspace.json("run", "keeps")["job_id"]
+    jobs = [
+        ["job", action, job_id]
+        for action in ("show", "explain", "logs", "tree")
+        for job_id in (failed_id, kept_id)
+    ]
     others = ["job list", "plugin state keeps", "plugin list", "system status", "event tail", "log show"]
     return [*jobs, ["run", "hostile"], ["run", "keeps"], *([*line.split()] for line in others)]
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_nothing_hostile_reaches_a_terminal(workspace: Workspace, form: list[str]) -> None:
-    seen = ""
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_nothing_hostile_reaches_a_terminal(workspace: Workspace, options: list[str]) -> None:
+    output = ""
     for words in commands(workspace):
-        lines = workspace.terminal.on_screen(*words, "--config", "demo", *form, both=True, columns=300)
-        shown = "\n".join(lines)
-        assert UNSAFE.search(shown) is None, (words, shown)
-        assert not any(line.startswith("FORGED") for line in lines), (words, shown)
-        seen += shown
-    assert ("\\u202e" if form else "\\x9b31mX\\u202e") in seen
-    if form:
-        assert "\\u009b31mX\\u202e" in seen
+        lines = workspace.terminal.on_screen(*words, "--config", "demo", *options, both=True, columns=300)
+        text = "\n".join(lines)
+        assert UNSAFE.search(text) is None, (words, text)
+        assert not any(line.startswith("FORGED") for line in lines), (words, text)
+        output += text
+    assert ("\\u202e" if options else "\\x9b31mX\\u202e") in output
+    if options:
+        assert "\\u009b31mX\\u202e" in output
 
 
 def test_the_json_means_what_it_meant(workspace: Workspace) -> None:
     job = workspace.json("run", "keeps")
     assert job["result"]["result"]["said"] == HOSTILE
-    ran = workspace.ductile("plugin", "state", "keeps", "--json")
-    assert "\x9b" not in ran.out
-    assert json.loads(ran.out)["state"]["note"] == HOSTILE
+    result = workspace.ductile("plugin", "state", "keeps", "--json")
+    assert "\x9b" not in result.out
+    assert json.loads(result.out)["state"]["note"] == HOSTILE

@@ -11,7 +11,7 @@ import pytest
 
 from builders.http import Api, an_api, an_api_workspace, token_for
 
-#: Answers with a cost.
+#: Responds with a cost.
 PRICED = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done", "cost": 0.75}\'\n'
 PLUGINS = "  priced: {}\n"
 PIPELINES = "pipelines:\n  - {name: chain, steps: [{uses: priced}]}\n"
@@ -39,12 +39,12 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_what_exceeds_a_limit_is_refused_and_starts_nothing(api: Api) -> None:
-    """429 with what was exceeded, when it resets, and how long to wait; the same over the tools of agents."""
+    """The response is 429 with the limit, its reset and the time to wait; for tools of agents, too."""
     token = token_for("two")
-    key = {"Idempotency-Key": "same"}
-    first = api.post("/plugin/echo/handle", {"payload": {}}, token=token, headers=key)
-    again = api.post("/plugin/echo/handle", {"payload": {}}, token=token, headers=key, status=202)
-    assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
+    headers = {"Idempotency-Key": "same"}
+    first = api.post("/plugin/echo/handle", {"payload": {}}, token=token, headers=headers)
+    repeated = api.post("/plugin/echo/handle", {"payload": {}}, token=token, headers=headers, status=202)
+    assert (repeated["job_id"], repeated["deduplicated"]) == (first["job_id"], True)
     api.post("/pipeline/chain", {}, token=token)
     refused = api.ask("POST", "/plugin/echo/handle", {}, token=token)
     assert (refused.status, refused.code) == (429, "limit_reached")
@@ -52,11 +52,11 @@ def test_what_exceeds_a_limit_is_refused_and_starts_nothing(api: Api) -> None:
     assert (details["limit"], details["used"], details["maximum"]) == ("jobs_per_day", 2, 2)
     assert int(refused.headers["retry-after"]) == details["retry_after_seconds"] > 0
     assert details["resets_at"].endswith("T00:00:00.000000Z")
-    tool = api.ask("POST", "/tools/run__echo__handle", {"arguments": {"payload": {}}}, token=token)
-    assert (tool.status, tool.code) == (429, "limit_reached")
+    tool_response = api.ask("POST", "/tools/run__echo__handle", {"arguments": {"payload": {}}}, token=token)
+    assert (tool_response.status, tool_response.code) == (429, "limit_reached")
     assert len([job for job in api.get("/jobs?limit=200")["jobs"] if job["submitted_detail"] == "two"]) == 2
-    shown = api.workspace.json("token", "show", "two")
-    assert [(each["limit"], each["used"], each["maximum"]) for each in shown["limits"]] == [
+    report = api.workspace.json("token", "show", "two")
+    assert [(limit["limit"], limit["used"], limit["maximum"]) for limit in report["limits"]] == [
         ("jobs_per_day", 2, 2)
     ]
     page = api.ask("GET", "/metrics").content.decode()
@@ -65,17 +65,17 @@ def test_what_exceeds_a_limit_is_refused_and_starts_nothing(api: Api) -> None:
 
 
 def test_a_token_with_limits_makes_none_without(api: Api) -> None:
-    """It has every scope, and still cannot get around its limits with another token or configuration."""
+    """A token with every scope cannot get around its limits with another token."""
     token = token_for("chains")
-    made = api.ask("POST", "/tokens", {"name": "free", "scopes": ["plugin:rw"]}, token=token)
-    assert (made.status, made.code) == (403, "denied")
-    assert "has limits" in made.body["error"]["message"]
-    rotated = api.ask("POST", "/tokens/two/rotate", {}, token=token)
-    assert (rotated.status, rotated.code) == (403, "denied")
+    response = api.ask("POST", "/tokens", {"name": "free", "scopes": ["plugin:rw"]}, token=token)
+    assert (response.status, response.code) == (403, "denied")
+    assert "has limits" in response.body["error"]["message"]
+    rotation = api.ask("POST", "/tokens/two/rotate", {}, token=token)
+    assert (rotation.status, rotation.code) == (403, "denied")
 
 
 def test_a_token_with_limits_starts_nothing_that_nobody_counts(api: Api) -> None:
-    """A schedule of its own making, or the processes of a replay, would be beyond its limits."""
+    """Its own schedules, or the processes of a replay, would not count against its limits."""
     token = token_for("two")
     plan = {"set": {"plugins.echo.schedules": [{"every": "1m"}]}}
     for path, body in (
@@ -93,15 +93,15 @@ def test_a_token_with_limits_starts_nothing_that_nobody_counts(api: Api) -> None
 def test_the_cost_of_steps_counts_for_the_token(api: Api) -> None:
     """Nothing starts once the money is spent."""
     token = token_for("money")
-    runs = []
+    run_ids = []
     for _ in range(2):
-        runs.append(api.post("/pipeline/chain", {}, token=token)["job_id"])
-        assert api.ended(runs[-1])["token"] == "money"
-    (step,) = api.get(f"/jobs?run={runs[0]}")["jobs"]
+        run_ids.append(api.post("/pipeline/chain", {}, token=token)["job_id"])
+        assert api.ended(run_ids[-1])["token"] == "money"
+    (step,) = api.get(f"/jobs?run={run_ids[0]}")["jobs"]
     assert (step["token"], step["cost"]) == ("money", 0.75)
-    shown = api.workspace.ductile("job", "show", step["job_id"]).out
-    assert re.search(r"token +money\n", shown)
-    assert re.search(r"cost +0\.75\n", shown)
+    output = api.workspace.ductile("job", "show", step["job_id"]).out
+    assert re.search(r"token +money\n", output)
+    assert re.search(r"cost +0\.75\n", output)
     refused = api.ask("POST", "/pipeline/chain", {}, token=token)
     assert (refused.status, refused.body["error"]["details"]["limit"]) == (429, "cost_per_day")
     assert api.get("/tokens/money")["spent_today"] == 1.5
@@ -115,24 +115,24 @@ def test_a_limit_of_a_pipeline_leaves_plugins_alone(api: Api) -> None:
 
 
 def test_a_limit_of_an_unknown_plugin_is_an_error(api: Api, tmp_path: Path) -> None:
-    """It would limit nothing."""
+    """A limit without a plugin has no effect."""
     workspace = an_api_workspace(tmp_path, PLUGINS)
     workspace.plugin("priced", PRICED)
-    written = workspace.config.read_text().replace(
+    config = workspace.config.read_text().replace(
         'scopes: ["*"]}', 'scopes: ["*"], limits: {running: -1, cost_per_day: much, plugins: {prced: {}}}}'
     )
-    workspace.config.write_text(written)
-    checked = workspace.ductile("config", "check")
-    assert checked.status == 78
+    workspace.config.write_text(config)
+    result = workspace.ductile("config", "check")
+    assert result.status == 78
     for text in ("a whole number, 0 or more", "a number, 0 or more"):
-        assert text in checked.out + checked.err
-    workspace.config.write_text(written.replace("running: -1, cost_per_day: much, ", ""))
-    checked = workspace.ductile("config", "check")
-    assert "there is no plugin prced" in checked.out + checked.err
+        assert text in result.out + result.err
+    workspace.config.write_text(config.replace("running: -1, cost_per_day: much, ", ""))
+    result = workspace.ductile("config", "check")
+    assert "there is no plugin prced" in result.out + result.err
 
 
 def test_a_count_survives_the_death_of_the_daemon(tmp_path: Path) -> None:
-    """It is committed with the job."""
+    """The count is committed with the job."""
     workspace = an_api_workspace(tmp_path, PLUGINS)
     workspace.plugin("priced", PRICED)
     limited = workspace.config.read_text().replace(

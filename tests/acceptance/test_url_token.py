@@ -1,4 +1,4 @@
-"""Endpoints with `preset: url-token`: for senders that cannot sign, and for browsers that are sent back."""
+"""Endpoints with `preset: url-token`, for senders that cannot sign and for redirects of browsers."""
 
 from __future__ import annotations
 
@@ -47,59 +47,61 @@ def a_workspace_with(directory: Path, service: FakeWithings) -> Workspace:
     return workspace
 
 
-def listening(daemon: Daemon) -> str:
+def wait_for_address(daemon: Daemon) -> str:
     return "http://" + str(daemon.wait_for("webhook.listening")["address"])
 
 
 def ask(url: str, method: str = "POST", body: bytes | None = b"") -> tuple[int, str]:
     request = urllib.request.Request(url, data=body, method=method)  # noqa: S310 - of the daemon
     try:
-        with urllib.request.urlopen(request) as answer:  # noqa: S310 - as above
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, refused.read().decode()
+        with urllib.request.urlopen(request) as response:  # noqa: S310 - as above
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?other=" + SECRET])
 def test_without_the_secret_nothing_is_accepted(query: str, service: FakeWithings, tmp_path: Path) -> None:
-    """Whatever the method; the answer does not say why."""
+    """A request with any method is refused, and the response does not say why."""
     workspace = a_workspace_with(tmp_path, service)
     with a_daemon(workspace) as daemon:
-        url = listening(daemon) + "/hook/withings" + query
+        url = wait_for_address(daemon) + "/hook/withings" + query
         for method in ("POST", "GET", "HEAD"):
             assert ask(url, method, b"" if method == "POST" else None)[0] == 403
         assert workspace.json("job", "list")["jobs"] == []
 
 
 def test_a_notification_without_a_signature_becomes_a_job(service: FakeWithings, tmp_path: Path) -> None:
-    """HEAD only checks the address. The secret is neither in the job nor in the log."""
+    """HEAD submits no job. The secret is neither in the job nor in the log."""
     workspace = a_workspace_with(tmp_path, service)
     with a_daemon(workspace) as daemon:
-        url = listening(daemon) + f"/hook/withings?token={SECRET}"
+        url = wait_for_address(daemon) + f"/hook/withings?token={SECRET}"
         assert ask(url, "HEAD", None) == (200, "")
         assert workspace.json("job", "list")["jobs"] == []
         form = urlencode({"userid": 1, "appli": 1})
-        status, answer = ask(url, "POST", form.encode())
+        status, body = ask(url, "POST", form.encode())
         assert status == 202
-        job = workspace.json("job", "wait", json.loads(answer)["job_id"])
+        job = workspace.json("job", "wait", json.loads(body)["job_id"])
         assert job["payload"] == {"body": form}
         assert "about another user" in job["result"]["result"]
         assert ask(url, "PUT")[0] == 405
-        shown = json.dumps(job) + workspace.ductile("webhook", "list").out
-        assert SECRET not in shown + json.dumps(daemon.whole_log())
+        output = json.dumps(job) + workspace.ductile("webhook", "list").out
+        assert SECRET not in output + json.dumps(daemon.whole_log())
 
 
 def test_the_redirect_of_an_authorisation_can_be_received(service: FakeWithings, tmp_path: Path) -> None:
-    """At a public address instead of a port of the operator's machine."""
+    """The redirect may go to a webhook instead of a port of the operator's machine."""
     workspace = a_workspace_with(tmp_path, service)
     with a_daemon(workspace) as daemon:
-        back = listening(daemon) + f"/oauth/withings?token={SECRET}"
-        payload = json.dumps({"redirect_uri": back})
-        started = workspace.json("run", "withings", "oauth_start", "--payload", payload)["result"]["result"]
-        status, answer = ask(started["url"], "GET", None)
+        redirect_uri = wait_for_address(daemon) + f"/oauth/withings?token={SECRET}"
+        payload = json.dumps({"redirect_uri": redirect_uri})
+        authorisation = workspace.json("run", "withings", "oauth_start", "--payload", payload)["result"][
+            "result"
+        ]
+        status, body = ask(authorisation["url"], "GET", None)
         assert status == 202
-        job = workspace.json("job", "wait", json.loads(answer)["job_id"])
+        job = workspace.json("job", "wait", json.loads(body)["job_id"])
         assert (job["status"], set(job["payload"])) == ("succeeded", {"code", "state"})
         assert "connected to user" in workspace.json("run", "withings", "health")["result"]["result"]
 
@@ -107,8 +109,8 @@ def test_the_redirect_of_an_authorisation_can_be_received(service: FakeWithings,
 def test_a_request_can_be_tried_and_does_not_show_the_secret(service: FakeWithings, tmp_path: Path) -> None:
     workspace = a_workspace_with(tmp_path, service)
     with a_daemon(workspace) as daemon:
-        address = urlsplit(listening(daemon))
+        address = urlsplit(wait_for_address(daemon))
         assert address.port
-        shown = workspace.ductile("webhook", "send", "withings", "--payload", "{}", "--dry-run", "--json")
-        assert shown.status == 0
-        assert SECRET not in shown.out
+        result = workspace.ductile("webhook", "send", "withings", "--payload", "{}", "--dry-run", "--json")
+        assert result.status == 0
+        assert SECRET not in result.out

@@ -1,4 +1,4 @@
-"""Webhooks into a real daemon: signed, accepted, run; and tokens for them."""
+"""Webhooks of a real daemon, and the secrets for their signatures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from builders.postgres import STORES, keep_in
 from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "canary-shared-secret"
-#: Answers with the event that it was given.
+#: Responds with its event.
 TELLING = """#!/usr/bin/env python3
 import json, sys
 request = json.load(sys.stdin)
@@ -35,8 +35,8 @@ def free_port() -> int:
         return port
 
 
-class Hooked:
-    """A place with the endpoint `gh`, sealed."""
+class HookedWorkspace:
+    """A sealed workspace with the endpoint `gh`, and a client for it."""
 
     def __init__(self, directory: Path) -> None:
         self.workspace: Workspace = a_workspace(directory, "  telling: {retry: {backoff_base: 100ms}}\n")
@@ -47,18 +47,18 @@ class Hooked:
     def configure(self, *endpoints: str, secret: str = SECRET) -> None:
         config = self.workspace.config
         plugins = config.read_text().partition("# hooks\n")[0]
-        listed = "".join(f"    - {endpoint}\n" for endpoint in endpoints) or "    []\n"
+        entries = "".join(f"    - {endpoint}\n" for endpoint in endpoints) or "    []\n"
         config.write_text(
             f"{plugins}# hooks\ntokens: [{{name: gh, key: {secret}}}]\n"
-            f"webhooks:\n  listen: 127.0.0.1:{self.port}\n  endpoints:\n{listed}"
+            f"webhooks:\n  listen: 127.0.0.1:{self.port}\n  endpoints:\n{entries}"
         )
         assert self.workspace.ductile("config", "lock").status == 0
 
     def post(
         self, body: bytes, *, path: str = "/hook/github", secret: str = SECRET, **headers: str
     ) -> tuple[int, dict[str, Any]]:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.ask("POST", path, body, {"X-Hub-Signature-256": sign_body(secret, body), **named})
+        other_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.ask("POST", path, body, {"X-Hub-Signature-256": sign_body(secret, body), **other_headers})
 
     def ask(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
@@ -73,22 +73,22 @@ class Hooked:
 
 
 @pytest.fixture
-def hooked(tmp_path: Path) -> Hooked:
-    return Hooked(tmp_path)
+def hooked(tmp_path: Path) -> HookedWorkspace:
+    return HookedWorkspace(tmp_path)
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_webhook_runs_the_plugin(hooked: Hooked, store: str) -> None:
+def test_a_webhook_runs_the_plugin(hooked: HookedWorkspace, store: str) -> None:
     """The plugin sees `webhook.<name>`, the object and the headers, and no credential."""
     keep_in(store, hooked.workspace.config)
     assert hooked.workspace.ductile("config", "lock").status == 0
     with a_daemon(hooked.workspace) as daemon:
-        status, said = hooked.post(b'{"action": "opened"}', X_GitHub_Event="issues", X_GitHub_Delivery="d1")
+        status, body = hooked.post(b'{"action": "opened"}', X_GitHub_Event="issues", X_GitHub_Delivery="d1")
         assert status == 202
-        job = hooked.workspace.json("job", "wait", said["job_id"])
-        again = hooked.post(b'{"action": "opened"}', X_GitHub_Delivery="d1")
-        assert again[1]["job_id"] == said["job_id"]
-        assert (again[1]["deduplicated"], again[1]["status"]) == (True, "succeeded")
+        job = hooked.workspace.json("job", "wait", body["job_id"])
+        repeated = hooked.post(b'{"action": "opened"}', X_GitHub_Delivery="d1")
+        assert repeated[1]["job_id"] == body["job_id"]
+        assert (repeated[1]["deduplicated"], repeated[1]["status"]) == (True, "succeeded")
         assert "canary" not in str(daemon.whole_log()) + str(job)
     event = job["result"]["result"]
     assert (event["type"], event["payload"]) == ("webhook.gh", {"action": "opened"})
@@ -98,24 +98,24 @@ def test_a_webhook_runs_the_plugin(hooked: Hooked, store: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["plugin: telling", "pipeline: tells", "event: pushed"])
-def test_the_plugin_sees_the_id_of_the_delivery(hooked: Hooked, target: str) -> None:
-    """`delivery_header` becomes the event's key, whatever it starts; a redelivery is known."""
+def test_the_plugin_sees_the_id_of_the_delivery(hooked: HookedWorkspace, target: str) -> None:
+    """`delivery_header` becomes the dedupe key of the event, also for a pipeline; a redelivery is known."""
     config = hooked.workspace.config
     config.write_text(
         "pipelines: [{name: tells, on: pushed, steps: [{uses: telling}]}]\n" + config.read_text()
     )
     hooked.configure(f"{{path: /hook/github, name: gh, {target}, delivery_header: X-Id, secret_ref: gh}}")
     with a_daemon(hooked.workspace):
-        said = hooked.post(b"{}", X_Id="d1")[1]
-        job = hooked.workspace.json("job", "wait", said["job_id"])
-        assert hooked.post(b"{}", X_Id="d1")[1]["job_id"] == said["job_id"]
+        body = hooked.post(b"{}", X_Id="d1")[1]
+        job = hooked.workspace.json("job", "wait", body["job_id"])
+        assert hooked.post(b"{}", X_Id="d1")[1]["job_id"] == body["job_id"]
     event = job["result"]["result"]
     assert (event["dedupe_key"], event["source"]) == ("d1", "webhook")
 
 
 @pytest.mark.parametrize("target", ["pipeline: tells", "event: pushed"])
-def test_a_condition_decides_by_a_header(hooked: Hooked, target: str) -> None:
-    """GitHub says in a header what happened: a pipeline and its first step can ask for it, in a retry too."""
+def test_a_condition_decides_by_a_header(hooked: HookedWorkspace, target: str) -> None:
+    """A pipeline and its first step can have a condition on a header, in a retry too."""
     config = hooked.workspace.config
     config.write_text(
         "pipelines:\n"
@@ -135,30 +135,30 @@ def test_a_condition_decides_by_a_header(hooked: Hooked, target: str) -> None:
         return sorted(plugin for plugin in ("failing", "telling") if f"'plugin': '{plugin}'" in tree)
 
     with a_daemon(hooked.workspace):
-        pushed = hooked.post(b"{}", X_GitHub_Event="push", X_GitHub_Delivery="1")[1]["job_id"]
-        assert steps(pushed) == ["failing", "telling"]
-        issue = hooked.post(b"{}", X_GitHub_Event="issues", X_GitHub_Delivery="2")[1]["job_id"]
-        assert steps(issue) == ["failing"]
+        push_run = hooked.post(b"{}", X_GitHub_Event="push", X_GitHub_Delivery="1")[1]["job_id"]
+        assert steps(push_run) == ["failing", "telling"]
+        issue_run = hooked.post(b"{}", X_GitHub_Event="issues", X_GitHub_Delivery="2")[1]["job_id"]
+        assert steps(issue_run) == ["failing"]
         assert hooked.post(b"{}", X_GitHub_Event="star", X_GitHub_Delivery="3")[1]["job_id"] is None
         assert hooked.post(b"{}", X_GitHub_Delivery="4")[1]["job_id"] is None
-        again = hooked.workspace.json("job", "retry", pushed, "--from-step", "first")
-        assert steps(again["job_id"]) == ["failing", "telling"]
+        retry = hooked.workspace.json("job", "retry", push_run, "--from-step", "first")
+        assert steps(retry["job_id"]) == ["failing", "telling"]
 
 
-def test_an_accepted_webhook_survives_a_kill(hooked: Hooked) -> None:
-    """A 2xx answer means that the job is on disk; a redelivery after the crash is still known."""
+def test_an_accepted_webhook_survives_a_kill(hooked: HookedWorkspace) -> None:
+    """An accepted job is on disk; a redelivery after the crash is known."""
     with a_daemon(hooked.workspace) as daemon:
-        status, said = hooked.post(b"{}", X_GitHub_Delivery="d1")
+        status, body = hooked.post(b"{}", X_GitHub_Delivery="d1")
         daemon.process.send_signal(signal.SIGKILL)
         daemon.process.wait()
         assert status == 202
     with a_daemon(hooked.workspace):
-        assert hooked.post(b"{}", X_GitHub_Delivery="d1")[1]["job_id"] == said["job_id"]
-        assert hooked.workspace.json("job", "wait", said["job_id"])["status"] == "succeeded"
+        assert hooked.post(b"{}", X_GitHub_Delivery="d1")[1]["job_id"] == body["job_id"]
+        assert hooked.workspace.json("job", "wait", body["job_id"])["status"] == "succeeded"
 
 
-def test_refusals(hooked: Hooked) -> None:
-    """403, 404, 405, 413; and none of them is a job."""
+def test_refusals(hooked: HookedWorkspace) -> None:
+    """A refused request submits no job."""
     with a_daemon(hooked.workspace) as daemon:
         assert hooked.post(b"{}", secret="wrong")[0] == 403
         assert hooked.ask("POST", "/hook/github", b"{}")[0] == 403
@@ -170,16 +170,16 @@ def test_refusals(hooked: Hooked) -> None:
     assert refused["endpoint"] == "gh"
 
 
-def test_health_is_answered_here_too(hooked: Hooked) -> None:
-    """Unauthenticated."""
+def test_health_is_answered_here_too(hooked: HookedWorkspace) -> None:
+    """The health check needs no signature."""
     with a_daemon(hooked.workspace):
-        status, said = hooked.ask("GET", "/healthz")
-    assert (status, said["status"], said["plugins_loaded"]) == (200, "ok", 2)
-    assert said["message"] == "All is well."
+        status, body = hooked.ask("GET", "/healthz")
+    assert (status, body["status"], body["plugins_loaded"]) == (200, "ok", 2)
+    assert body["message"] == "All is well."
 
 
-def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
-    """Without a restart; the old secret is worth nothing afterwards."""
+def test_a_reload_switches_endpoints_and_secrets(hooked: HookedWorkspace) -> None:
+    """The reload needs no restart; the old secret is refused afterwards."""
     with a_daemon(hooked.workspace):
         assert hooked.post(b"{}")[0] == 202
         hooked.configure(ENDPOINT, "{path: /hook/new, plugin: echo, secret_ref: gh}", secret="another")
@@ -187,16 +187,16 @@ def test_a_reload_switches_endpoints_and_secrets(hooked: Hooked) -> None:
         assert hooked.post(b"{}")[0] == 403
         assert hooked.post(b"{}", secret="another")[0] == 202
         assert hooked.post(b"{}", secret="another", path="/hook/new")[0] == 202
-        hooked.port, old = free_port(), hooked.port
+        hooked.port, old_port = free_port(), hooked.port
         hooked.configure(ENDPOINT)
-        refused = hooked.workspace.json("system", "reload", status=1)
-        assert refused["error"]["details"]["settings"] == ["webhooks.listen"]
-        hooked.port = old
+        refusal = hooked.workspace.json("system", "reload", status=1)
+        assert refusal["error"]["details"]["settings"] == ["webhooks.listen"]
+        hooked.port = old_port
         assert hooked.post(b"{}", secret="another")[0] == 202
 
 
-def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: Hooked) -> None:
-    """The listener has been there since the start, so nothing stands in their way."""
+def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: HookedWorkspace) -> None:
+    """The listener stays open while there are no endpoints."""
     with a_daemon(hooked.workspace):
         hooked.configure()
         hooked.workspace.json("system", "reload")
@@ -207,8 +207,8 @@ def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: Hooked) 
         assert hooked.post(b"{}")[0] == 202
 
 
-def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
-    """The secret in force when the body has arrived decides; a 405 has one Allow header."""
+def test_a_slow_body_does_not_keep_a_secret_alive(hooked: HookedWorkspace) -> None:
+    """The secret in force when the body has arrived decides; a response 405 has one Allow header."""
     with (
         a_daemon(hooked.workspace),
         socket.create_connection(("127.0.0.1", hooked.port), timeout=30) as sender,
@@ -226,58 +226,58 @@ def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
 
 
 def read_response(connection: socket.socket) -> http.client.HTTPResponse:
-    """Read one response to its end: head and body may arrive apart."""
+    """Read one response to its end; head and body may arrive separately."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     response.read()
     return response
 
 
-def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:
-    """A request answered 202 has a job; any other was asked to retry."""
+def test_a_flood_loses_nothing_that_was_accepted(hooked: HookedWorkspace) -> None:
+    """A request answered 202 has a job; every other one is answered 503."""
     with a_daemon(hooked.workspace), ThreadPoolExecutor(32) as senders:
-        answers = list(senders.map(lambda n: hooked.post(b"{}", X_GitHub_Delivery=f"d{n}"), range(300)))
-        accepted = {said["job_id"] for status, said in answers if status == 202}
-        assert {status for status, _ in answers} <= {202, 503}
-        assert len(accepted) == sum(status == 202 for status, _ in answers) > 0
+        responses = list(senders.map(lambda n: hooked.post(b"{}", X_GitHub_Delivery=f"d{n}"), range(300)))
+        accepted = {body["job_id"] for status, body in responses if status == 202}
+        assert {status for status, _ in responses} <= {202, 503}
+        assert len(accepted) == sum(status == 202 for status, _ in responses) > 0
         for job_id in list(accepted)[::50]:
             assert hooked.workspace.json("job", "show", job_id)["submitted_by"] == "webhook"
 
 
-def test_a_port_that_is_taken_is_reported(hooked: Hooked) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", hooked.port))
-        taken.listen()
-        ran = hooked.workspace.ductile("system", "start")
-    assert ran.status == 1
-    assert "webhooks cannot listen" in ran.err
+def test_a_port_that_is_taken_is_reported(hooked: HookedWorkspace) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", hooked.port))
+        listener.listen()
+        result = hooked.workspace.ductile("system", "start")
+    assert result.status == 1
+    assert "webhooks cannot listen" in result.err
 
 
-def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
-    """`webhook list`, `webhook send`."""
+def test_an_endpoint_can_be_tried_from_here(hooked: HookedWorkspace) -> None:
+    """`webhook list` shows the endpoint, and `webhook send` calls it."""
     listed = hooked.workspace.json("webhook", "list")
     assert [(row["name"], row["path"], row["plugin"]) for row in listed["endpoints"]] == [
         ("gh", "/hook/github", "telling")
     ]
-    tried = hooked.workspace.json("webhook", "send", "gh", "--dry-run")
-    assert tried["url"] == f"http://127.0.0.1:{hooked.port}/hook/github"
-    not_running = hooked.workspace.json("webhook", "send", "gh", status=69)["error"]
-    assert (not_running["code"], "Start it" in not_running["hint"]) == ("daemon_not_running", True)
+    dry_run = hooked.workspace.json("webhook", "send", "gh", "--dry-run")
+    assert dry_run["url"] == f"http://127.0.0.1:{hooked.port}/hook/github"
+    error = hooked.workspace.json("webhook", "send", "gh", status=69)["error"]
+    assert (error["code"], "Start it" in error["hint"]) == ("daemon_not_running", True)
     with a_daemon(hooked.workspace):
         sent = hooked.workspace.json("webhook", "send", "gh", "--payload", '{"n": 1}', "--delivery", "d7")
         assert sent["status"] == 202
         job = hooked.workspace.json("job", "wait", sent["job_id"])
         assert job["result"]["result"]["payload"] == {"n": 1}
-        again = hooked.workspace.json("webhook", "send", "/hook/github", "--delivery", "d7")
-        assert again["job_id"] == sent["job_id"]
+        repeated = hooked.workspace.json("webhook", "send", "/hook/github", "--delivery", "d7")
+        assert repeated["job_id"] == sent["job_id"]
         assert hooked.workspace.json("webhook", "send", "gj", status=1)["error"]["code"] == "not_found"
-        large = hooked.workspace.json("webhook", "send", "gh", "--payload", "x" * 5001, status=1)
-        assert (large["status"], large["accepted"]) == (413, False)
-    assert SECRET not in str(tried) + str(listed) + str(sent)
+        too_large = hooked.workspace.json("webhook", "send", "gh", "--payload", "x" * 5001, status=1)
+        assert (too_large["status"], too_large["accepted"]) == (413, False)
+    assert SECRET not in str(dry_run) + str(listed) + str(sent)
 
 
-def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked) -> None:
-    """The hint fits: the daemon runs with a configuration from before this address."""
+def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: HookedWorkspace) -> None:
+    """The hint says that the daemon runs with an older configuration."""
     with a_daemon(hooked.workspace):
         hooked.port = free_port()
         hooked.configure(ENDPOINT)
@@ -288,28 +288,28 @@ def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked
 
 
 def test_a_secret_is_made_and_put_into_force(tmp_path: Path) -> None:
-    """`token create` shows it once; after a reload requests signed with it are accepted."""
-    hooked = Hooked(tmp_path)
-    made = hooked.workspace.json("token", "create", "partner")
-    secret = made["token"]
-    assert made["kind"] == "secret"
+    """`token create` shows the secret once; after a reload requests signed with it are accepted."""
+    hooked = HookedWorkspace(tmp_path)
+    created = hooked.workspace.json("token", "create", "partner")
+    secret = created["token"]
+    assert created["kind"] == "secret"
     config = hooked.workspace.config
     more = "  endpoints:\n    - {path: /hook/p, plugin: telling, secret_ref: partner}\n"
     config.write_text(config.read_text().replace("  endpoints:\n", more))
     assert hooked.workspace.ductile("config", "lock").status == 0
     with a_daemon(hooked.workspace) as daemon:
         assert hooked.post(b"{}", path="/hook/p", secret=secret)[0] == 202
-        refused = hooked.workspace.json("token", "revoke", "partner", status=78)
-        assert "nothing was written" in refused["error"]["message"]
-        shown = hooked.workspace.json("token", "list")
-        assert {row["name"] for row in shown["tokens"]} == {"gh", "partner"}
-        assert secret not in str(shown) + str(daemon.whole_log())
+        refusal = hooked.workspace.json("token", "revoke", "partner", status=78)
+        assert "nothing was written" in refusal["error"]["message"]
+        tokens = hooked.workspace.json("token", "list")
+        assert {row["name"] for row in tokens["tokens"]} == {"gh", "partner"}
+        assert secret not in str(tokens) + str(daemon.whole_log())
 
 
-def test_a_token_from_standard_input_is_not_repeated(hooked: Hooked) -> None:
-    ran = hooked.workspace.terminal.ductile(
+def test_a_token_from_standard_input_is_not_repeated(hooked: HookedWorkspace) -> None:
+    result = hooked.workspace.terminal.ductile(
         "token", "create", "stripe", "--stdin", "--config", "demo", typed="whsec_canary\n"
     )
-    assert ran.status == 0, ran
-    assert "canary" not in ran.out + ran.err
+    assert result.status == 0, result
+    assert "canary" not in result.out + result.err
     assert "whsec_canary" in (hooked.workspace.config.parent / ".env").read_text()
