@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text in the source, with where it is; an f-string counts as it is written."""
+    """Yield every text in the source with its position; an f-string is taken as it is written."""
     for path in sorted(SOURCE.rglob("*.py")):
         nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
         parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -22,12 +22,12 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def test_a_hint_to_change_a_setting_also_says_to_seal_it() -> None:
-    """Without one of them the file differs from its seal; the next start is refused or warned of."""
+    """A file that differs from its seal prevents the next start, or leads to a warning."""
     advised = [
-        (where, text)
-        for where, text in texts()
+        (position, text)
+        for position, text in texts()
         if "ductile config set " in text and "--help" not in text and "--dry-run" not in text
     ]
     assert advised
     seals = ("--lock", "--apply", "ductile apply")
-    assert [where for where, text in advised if not any(seal in text for seal in seals)] == []
+    assert [position for position, text in advised if not any(seal in text for seal in seals)] == []

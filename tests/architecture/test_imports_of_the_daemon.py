@@ -24,12 +24,12 @@ _LAZY = (
 
 def test_the_daemon_loads_large_libraries_when_they_are_needed() -> None:
     code = f"import sys, ductile.daemon; print([name for name in {_LAZY!r} if name in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert loaded.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_each_command_imports_what_it_needs() -> None:
-    """Most tests fork their commands from a process that has imported everything: a cycle would not show."""
+    """Most tests fork commands from a process that has imported everything, which hides cycles."""
     code = (
         "import importlib, os, sys\n"
         "for name in sys.argv[1:]:\n"

@@ -1,4 +1,4 @@
-"""`tools/install.py`, with a pip that only says what the real one says."""
+"""`tools/install.py`, with a stand-in for pip that only prints what pip prints."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ else:
     print("Ignoring two: markers 'sys_platform == \\"win32\\"' don't match your environment")
     print("Collecting one==1 (from -r some.lock (line 1))")
     print("Requirement already satisfied: three==3 in /somewhere")
-    {then}
+    {outcome}
 """
 
 
-def install(directory: Path, then: str) -> subprocess.CompletedProcess[str]:
+def install(directory: Path, outcome: str) -> subprocess.CompletedProcess[str]:
     (directory / "pip").mkdir()
     (directory / "pip" / "__init__.py").touch()
-    (directory / "pip" / "__main__.py").write_text(PIP.format(then=then))
+    (directory / "pip" / "__main__.py").write_text(PIP.format(then=outcome))
     (directory / "some.lock").write_text(LOCK)
     return subprocess.run(
         [sys.executable, ROOT / "tools" / "install.py", "some.lock"],
@@ -41,21 +41,21 @@ def install(directory: Path, then: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_phase_is_a_line_where_there_is_no_terminal(tmp_path: Path) -> None:
-    done = install(tmp_path, 'print("Installing collected packages: one, three")')
-    assert done.returncode == 0
-    fetching, installing, ours, end = done.stdout.splitlines()
-    assert (fetching, installing, ours) == (
+    process = install(tmp_path, 'print("Installing collected packages: one, three")')
+    assert process.returncode == 0
+    fetching, installing, last_phase, end = process.stdout.splitlines()
+    assert (fetching, installing, last_phase) == (
         "Fetching packages",
         "Installing 2 packages",
         "Installing Ductile",
     )
     assert end.startswith("Installed 2 packages and Ductile in ")
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 def test_what_pip_says_is_shown_if_it_fails(tmp_path: Path) -> None:
-    """With its exit status, so that `make` stops."""
-    done = install(tmp_path, 'sys.exit("ERROR: no matching distribution found for one==1")')
-    assert done.returncode == 1
-    assert "ERROR: no matching distribution found for one==1" in done.stderr
-    assert "Installed" not in done.stdout
+    """The script ends with the exit status of pip, so that `make` stops."""
+    process = install(tmp_path, 'sys.exit("ERROR: no matching distribution found for one==1")')
+    assert process.returncode == 1
+    assert "ERROR: no matching distribution found for one==1" in process.stderr
+    assert "Installed" not in process.stdout

@@ -1,4 +1,4 @@
-"""The tables' CHECKs say what the core's enumerations say, no more and no less."""
+"""The CHECKs of the tables list exactly the values of the enumerations in the core."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connec
     connection.close()
 
 
-def is_taken(connection: apsw.Connection, table: str, **row: object) -> bool:
-    """Whether the table takes the row; it is not kept."""
+def is_accepted(connection: apsw.Connection, table: str, **row: object) -> bool:
+    """Return whether the table accepts the row, which is rolled back."""
     names, marks = ", ".join(row), ", ".join("?" * len(row))
     connection.execute("BEGIN")
     try:
         connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))  # noqa: S608 - the test's own names and values
     except apsw.ConstraintError:
-        taken = False
+        accepted = False
     else:
-        taken = True
+        accepted = True
     connection.execute("ROLLBACK")
-    return taken
+    return accepted
 
 
 AT = "2026-02-08T10:00:00.000000Z"
@@ -67,8 +67,8 @@ AT = "2026-02-08T10:00:00.000000Z"
 def test_transitions_are_exactly_the_edges(
     connection: apsw.Connection, source: JobStatus | None, target: JobStatus
 ) -> None:
-    """Enforced in one table in code, CHECKed in SQL."""
-    taken = is_taken(
+    """The edges of the code are CHECKed in SQL."""
+    accepted = is_accepted(
         connection,
         "job_transitions",
         job_id="j",
@@ -79,11 +79,11 @@ def test_transitions_are_exactly_the_edges(
         reason="x",
         at=AT,
     )
-    assert taken == ((source, target) in EDGES)
+    assert accepted == ((source, target) in EDGES)
 
 
 def a_queue_row(**row: object) -> dict[str, object]:
-    given: dict[str, object] = {
+    defaults: dict[str, object] = {
         "id": "j",
         "plugin": "p",
         "command": "c",
@@ -93,25 +93,25 @@ def a_queue_row(**row: object) -> dict[str, object]:
         "submitted_by": "api",
         "created_at": AT,
     }
-    return given | row
+    return defaults | row
 
 
 @pytest.mark.parametrize("status", [*JobStatus, "nonsense"], ids=str)
 def test_a_job_rests_in_exactly_the_resting_states(connection: apsw.Connection, status: str) -> None:
     ended = status in ("succeeded", "failed", "dead")
     row = a_queue_row(status=status, started_at=AT, completed_at=AT if ended else None)
-    assert is_taken(connection, "job_queue", **row) == (status in STORED_STATUSES)
+    assert is_accepted(connection, "job_queue", **row) == (status in STORED_STATUSES)
 
 
 @pytest.mark.parametrize("hold", [*Hold, "nonsense"], ids=str)
 def test_holds_are_those_of_the_core(connection: apsw.Connection, hold: str) -> None:
     row = a_queue_row(hold=hold, next_retry_at=AT if hold == Hold.RETRY else None)
-    assert is_taken(connection, "job_queue", **row) == (hold in set(Hold))
+    assert is_accepted(connection, "job_queue", **row) == (hold in set(Hold))
 
 
 @pytest.mark.parametrize("source", [*SubmittedBy, "nonsense"], ids=str)
 def test_sources_are_those_of_the_core(connection: apsw.Connection, source: str) -> None:
-    assert is_taken(connection, "job_queue", **a_queue_row(submitted_by=source)) == (
+    assert is_accepted(connection, "job_queue", **a_queue_row(submitted_by=source)) == (
         source in set(SubmittedBy)
     )
 
@@ -132,13 +132,13 @@ def test_sources_are_those_of_the_core(connection: apsw.Connection, source: str)
     ids=str,
 )
 def test_rows_that_make_no_sense_are_refused(connection: apsw.Connection, row: dict[str, object]) -> None:
-    assert not is_taken(connection, "job_queue", **a_queue_row(**row))
+    assert not is_accepted(connection, "job_queue", **a_queue_row(**row))
 
 
-def words_checked(connection: apsw.Connection, table: str, column: str) -> set[str]:
-    """The words that the table's CHECK lists for a column."""
-    ((found,),) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
-    sql = str(found)
+def checked_words(connection: apsw.Connection, table: str, column: str) -> set[str]:
+    """Return the words that the CHECK of a table lists for a column."""
+    ((value,),) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
+    sql = str(value)
     start = re.search(rf"^\s*{column}\s+TEXT.*?CHECK \(", sql, re.MULTILINE)
     assert start is not None
     depth, end = 1, start.end()
@@ -168,17 +168,17 @@ def words_checked(connection: apsw.Connection, table: str, column: str) -> set[s
 def test_enumerations_in_sql_are_those_in_code(
     connection: apsw.Connection, table: str, column: str, words: type[StrEnum]
 ) -> None:
-    assert words_checked(connection, table, column) == set(words)
+    assert checked_words(connection, table, column) == set(words)
 
 
 def test_words_that_are_not_checked_are_no_sql_words() -> None:
-    """Reasons and ledger kinds grow; they are checked where they are made. None may be blank or repeated."""
+    """Reasons and ledger kinds are not CHECKed, because they grow; each is a word."""
     for words in (JobReason, LedgerKind):
         assert all(re.fullmatch(r"[a-z_.]+", word) for word in words)
 
 
 def test_tables_are_strict(connection: apsw.Connection) -> None:
-    """A number in a text column is a defect of ours, and is refused."""
+    """A strict table refuses a number in a text column."""
     rows = connection.execute(
         "SELECT name, strict, type FROM pragma_table_list WHERE schema = 'main'"
     ).fetchall()

@@ -1,4 +1,4 @@
-"""What a wheel has to contain beside the package: the shipped plugins and the pages that agents read."""
+"""A wheel contains the shipped plugins and the pages that agents read, besides the package."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files of the wheel."""
+    """Return the names of the files of the wheel."""
     directory = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert process.returncode == 0, process.stderr
     (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())

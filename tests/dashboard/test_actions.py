@@ -1,4 +1,4 @@
-"""The few actions that matter, and pages that every reader can use."""
+"""The actions of the dashboard, and the accessibility of its pages."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ def test_the_calendar_tells_failed_runs_from_others(tab: Tab, api: Api) -> None:
     expect(calendar.locator(".dot.ran")).to_have_count(1)
 
 
-#: Begins to read an answer whose body does not end, and gives up.
+#: Begins to read a response whose body does not end, and aborts.
 ABANDONED = """async () => {
   const main = document.querySelector("script[type=module]").src;
   const { get } = await import(main.replace("main.js", "api.js"));
-  const given = new AbortController();
+  const controller = new AbortController();
   window.fetch = async (_address, { signal }) => new Response(new ReadableStream({
     start(body) { signal.addEventListener("abort", () => body.error(signal.reason)); },
   }));
-  const answer = get("/jobs", {}, { signal: given.signal });
-  setTimeout(() => given.abort(), 10);
-  return answer.then((found) => JSON.stringify(found), (error) => error.name);
+  const response = get("/jobs", {}, { signal: controller.signal });
+  setTimeout(() => controller.abort(), 10);
+  return response.then((body) => JSON.stringify(body), (error) => error.name);
 }"""
 
 
 def test_an_answer_that_is_no_longer_wanted_is_not_taken_for_an_empty_one(tab: Tab) -> None:
-    """A page asks anew when something has changed, also while it still reads the answer before."""
+    """A page sends a new request after a change, also while it still reads the response to the last one."""
     tab.sign_in(TOKEN)
     tab.open("/ui/schedules")
     expect(tab.page.locator("h1")).to_be_visible()
@@ -88,17 +88,17 @@ def test_an_answer_that_is_no_longer_wanted_is_not_taken_for_an_empty_one(tab: T
 
 
 def test_a_lost_delivery_is_sent_again(tab: Tab, api: Api) -> None:
-    """A receiver that refused it gets it when it is mended."""
-    answers = [500]
-    with a_service(lambda _: Reply(status=answers[-1])) as receiver:
+    """A receiver that has failed gets the delivery when it works again."""
+    statuses = [500]
+    with a_service(lambda _: Reply(status=statuses[-1])) as receiver:
         body = {"state_webhook_url": f"{receiver.url}/told", "state_webhook_events": ["done"]}
-        job = api.post("/plugin/echo/handle", body)["job_id"]
-        api.daemon.wait_for("delivery.dropped", lambda line: line["job_id"] == job)
-        answers.append(200)
+        job_id = api.post("/plugin/echo/handle", body)["job_id"]
+        api.daemon.wait_for("delivery.dropped", lambda line: line["job_id"] == job_id)
+        statuses.append(200)
         tab.sign_in(TOKEN)
         tab.open("/ui/webhooks?status=dropped")
         tab.page.get_by_role("button", name="Resend done to").click()
-        api.daemon.wait_for("delivery.delivered", lambda line: line["job_id"] == job)
+        api.daemon.wait_for("delivery.delivered", lambda line: line["job_id"] == job_id)
     assert len(receiver.requests) == 2
 
 
@@ -115,9 +115,9 @@ def test_many_jobs_are_retried_after_their_number_was_shown(tab: Tab, api: Api) 
 
 
 def test_jobs_are_searched_as_one_types(tab: Tab, api: Api) -> None:
-    """By words of stderr; the search is part of the address."""
-    found = api.post("/plugin/greeter/handle", {"payload": {"name": "Hypatia"}})["job_id"]
-    api.ended(found)
+    """Jobs are found by words of stderr; the search is part of the address."""
+    job_id = api.post("/plugin/greeter/handle", {"payload": {"name": "Hypatia"}})["job_id"]
+    api.ended(job_id)
     tab.sign_in(TOKEN)
     tab.open("/ui/jobs")
     expect(tab.page.get_by_role("searchbox")).to_be_visible()
@@ -125,29 +125,29 @@ def test_jobs_are_searched_as_one_types(tab: Tab, api: Api) -> None:
     expect(tab.page.get_by_role("searchbox")).to_be_focused()
     tab.page.keyboard.type("hypatia")
     expect(tab.page.locator("[data-row]")).to_have_count(1)
-    expect(tab.page.locator(f"[data-row] a[href='/ui/job/{found}']").first).to_be_visible()
+    expect(tab.page.locator(f"[data-row] a[href='/ui/job/{job_id}']").first).to_be_visible()
     expect(tab.page).to_have_url(f"{tab.origin}/ui/jobs?query=hypatia")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark"), (2000, "light")])
 def test_every_page_can_be_used_by_everyone(browser: Browser, api: Api, width: int, scheme: str) -> None:
-    """The rules of axe find nothing, in any width, light or dark; and nothing is wider than the screen."""
-    job = api.post("/pipeline/broken")["job_id"]
-    api.ended(job)
+    """The rules of axe are kept in any width, light or dark, and no page is wider than the screen."""
+    job_id = api.post("/pipeline/broken")["job_id"]
+    api.ended(job_id)
     with a_tab(browser, api, width=width, scheme=scheme) as tab:
-        _check(tab, "/ui", "Sign in to Ductile", width)
+        assert_accessible(tab, "/ui", "Sign in to Ductile", width)
         tab.sign_in(TOKEN)
-        run = (f"/ui/job/{job}", f"/ui/job/{job}?view=graph&step=second")
-        for path, heading in (*PAGES, *((path, "pipeline broken") for path in run)):
-            _check(tab, path, heading, width)
+        run_paths = (f"/ui/job/{job_id}", f"/ui/job/{job_id}?view=graph&step=second")
+        for path, heading in (*PAGES, *((path, "pipeline broken") for path in run_paths)):
+            assert_accessible(tab, path, heading, width)
 
 
-def _check(tab: Tab, path: str, heading: str | None, width: int) -> None:
+def assert_accessible(tab: Tab, path: str, heading: str | None, width: int) -> None:
     tab.open(path)
     if heading is not None:
         expect(tab.page.get_by_role("heading", name=heading, level=1)).to_be_visible()
     expect(tab.page.locator("[aria-busy]")).to_have_count(0)
-    found = Axe().run(tab.page)
-    assert found.violations_count == 0, f"{path} {width}: {found.generate_report()}"
-    wider = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert wider <= 0, f"{path} {width}"
+    result = Axe().run(tab.page)
+    assert result.violations_count == 0, f"{path} {width}: {result.generate_report()}"
+    excess = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert excess <= 0, f"{path} {width}"

@@ -25,7 +25,7 @@ ADD_SCRIPT = """() => {
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """With a plugin that says nothing but markup."""
+    """Start a daemon with a plugin whose texts are all markup."""
     workspace = a_dashboard_workspace(tmp_path_factory.mktemp("hostile"))
     workspace.plugin("rogue", hostile_answer())
     workspace.config.write_text(
@@ -36,28 +36,28 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def test_it_is_shown_as_text_and_does_nothing(tab: Tab, api: Api) -> None:
-    """In payloads, results, errors, stderr, log lines, keys, dedupe keys and the address itself."""
+    """Markup is text in payloads, results, errors, stderr, log lines, keys, dedupe keys and addresses."""
     body = {"payload": {HOSTILE: HOSTILE, "list": [HOSTILE]}, "dedupe_key": HOSTILE}
-    job = api.post("/plugin/rogue/handle", body)["job_id"]
-    api.ended(job)
+    job_id = api.post("/plugin/rogue/handle", body)["job_id"]
+    api.ended(job_id)
     tab.sign_in(TOKEN)
-    for path in ("/ui", "/ui/jobs", "/ui/jobs?list=log", f"/ui/job/{job}", f"/ui/jobs?reason={HOSTILE}"):
+    for path in ("/ui", "/ui/jobs", "/ui/jobs?list=log", f"/ui/job/{job_id}", f"/ui/jobs?reason={HOSTILE}"):
         tab.open(path)
         expect(tab.page.locator("main").get_by_text(HOSTILE).first).to_be_visible()
         assert tab.page.locator("main img, main script").count() == 0
         assert tab.page.evaluate("window.hacked") is None
-    tab.open(f"/ui/job/{job}")
+    tab.open(f"/ui/job/{job_id}")
     for label in ("Input", "Output", "stderr", "Plugin log"):
         expect(tab.page.get_by_label(label, exact=True)).to_contain_text("onerror")
 
 
 def test_the_browser_itself_refuses_markup_and_inline_scripts(tab: Tab) -> None:
-    """The content security policy holds if a mistake ever gets by the lint."""
+    """The content security policy protects against a mistake that the lint misses."""
     tab.sign_in(TOKEN)
     tab.open()
     expect(tab.page.get_by_role("heading", name="Now")).to_be_visible()
-    said = tab.page.evaluate(SET_MARKUP)
-    assert said == "TypeError"
+    result = tab.page.evaluate(SET_MARKUP)
+    assert result == "TypeError"
     tab.page.evaluate(ADD_SCRIPT)
     assert tab.page.evaluate("window.hacked") is None
     tab.errors.clear()

@@ -1,4 +1,4 @@
-"""Watching a run, finding why one failed, and trying it again."""
+"""The page of a run: progress, cause of a failure, and retry."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def an_order(api: Api, until: Path) -> str:
 def test_a_run_is_watched_to_its_end(tab: Tab, api: Api, tmp_path: Path) -> None:
     """Steps, output and end appear without a reload of the page."""
     go = tmp_path / "go"
-    run = an_order(api, go)
+    run_id = an_order(api, go)
     tab.sign_in(TOKEN)
     tab.open()
     tab.page.get_by_role("region", name="Running").get_by_role("link", name="pipeline order").click()
     expect(tab.page.get_by_role("heading", name="pipeline order")).to_be_visible()
-    assert tab.page.url.endswith(f"/ui/job/{run}")
+    assert tab.page.url.endswith(f"/ui/job/{run_id}")
     tab.page.evaluate("window.sameDocument = true")
-    waits = tab.page.locator("[data-step='both/wait']")
-    expect(waits).to_contain_text("running")
-    waits.click()
+    wait_step = tab.page.locator("[data-step='both/wait']")
+    expect(wait_step).to_contain_text("running")
+    wait_step.click()
     expect(tab.page.get_by_label("stderr")).to_contain_text("first line")
     go.touch()
-    expect(waits).to_contain_text("succeeded")
+    expect(wait_step).to_contain_text("succeeded")
     expect(tab.page.get_by_label("stderr")).to_contain_text("last line")
     expect(tab.page.get_by_label("Output")).to_contain_text("all of it")
     expect(tab.page.locator(".page-head .badge")).to_have_text("succeeded")
@@ -44,13 +44,13 @@ def test_a_run_is_watched_to_its_end(tab: Tab, api: Api, tmp_path: Path) -> None
 
 
 def test_the_graph_shows_what_became_of_every_step(tab: Tab, api: Api, tmp_path: Path) -> None:
-    """Splits and calls as they are nested; a bypassed step with the comparison that was false."""
+    """The graph has nested splits and calls, and at a bypassed step the comparison that was false."""
     go = tmp_path / "go"
     go.touch()
-    run = an_order(api, go)
-    api.ended(run)
+    run_id = an_order(api, go)
+    api.ended(run_id)
     tab.sign_in(TOKEN)
-    tab.open(f"/ui/job/{run}")
+    tab.open(f"/ui/job/{run_id}")
     tab.page.get_by_role("tab", name="Graph").click()
     for step in ("greet", "both/wait", "both/label", "after/last"):
         expect(tab.page.locator(f".graph [data-step='{step}']")).to_contain_text("succeeded")
@@ -65,17 +65,17 @@ def test_the_graph_shows_what_became_of_every_step(tab: Tab, api: Api, tmp_path:
 
 
 def test_why_a_run_failed_and_trying_again(tab: Tab, api: Api) -> None:
-    """From the page of today to the cause, its output, and the run that succeeds when it is mended."""
-    run = api.post("/pipeline/broken")["job_id"]
-    api.ended(run)
+    """The pages lead from the failed run to its cause and output, and to a retry that succeeds."""
+    run_id = api.post("/pipeline/broken")["job_id"]
+    api.ended(run_id)
     tab.sign_in(TOKEN)
     tab.open()
-    failed = tab.page.get_by_role("region", name="Failed since yesterday")
-    expect(failed).to_contain_text("second: the printer does not answer")
-    failed.get_by_role("link", name="pipeline broken").click()
-    why = tab.page.get_by_role("region", name="Why it failed")
-    expect(why).to_contain_text("step second (printer handle")
-    expect(why).to_contain_text("the printer does not answer")
+    failures = tab.page.get_by_role("region", name="Failed since yesterday")
+    expect(failures).to_contain_text("second: the printer does not answer")
+    failures.get_by_role("link", name="pipeline broken").click()
+    explanation = tab.page.get_by_role("region", name="Why it failed")
+    expect(explanation).to_contain_text("step second (printer handle")
+    expect(explanation).to_contain_text("the printer does not answer")
     tab.page.locator("[data-step='second']").click()
     expect(tab.page.get_by_label("stderr")).to_contain_text("cannot reach the printer at 10.0.0.7")
     (api.workspace.directory / "demo" / "plugins" / "printer" / "mended").touch()
@@ -85,9 +85,9 @@ def test_why_a_run_failed_and_trying_again(tab: Tab, api: Api) -> None:
 
 
 def test_a_running_job_is_cancelled_after_a_question(tab: Tab, api: Api, tmp_path: Path) -> None:
-    run = an_order(api, tmp_path / "never")
+    run_id = an_order(api, tmp_path / "never")
     tab.sign_in(TOKEN)
-    tab.open(f"/ui/job/{run}")
+    tab.open(f"/ui/job/{run_id}")
     tab.page.get_by_role("button", name="Cancel", exact=True).click()
     dialog = tab.page.get_by_role("dialog")
     dialog.get_by_role("button", name="Keep as it is").click()
@@ -95,19 +95,19 @@ def test_a_running_job_is_cancelled_after_a_question(tab: Tab, api: Api, tmp_pat
     tab.page.get_by_role("button", name="Cancel", exact=True).click()
     tab.page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
     expect(tab.page.locator(".page-head .badge")).to_have_text(re.compile("dead|failed"))
-    assert api.ended(run)["reason"] == "cancelled"
+    assert api.ended(run_id)["reason"] == "cancelled"
 
 
 def test_a_job_is_copied_as_commands(tab: Tab, api: Api) -> None:
-    """What is copied works when it is typed: the secret is left to a variable."""
-    run = api.post("/pipeline/broken")["job_id"]
-    api.ended(run)
+    """Copied commands work when they are typed; the secret is in a variable."""
+    run_id = api.post("/pipeline/broken")["job_id"]
+    api.ended(run_id)
     tab.sign_in(TOKEN)
-    tab.open(f"/ui/job/{run}")
+    tab.open(f"/ui/job/{run_id}")
     tab.page.get_by_role("button", name="Copy as curl").click()
     expect(tab.page.locator("[data-done='Copied']")).to_be_visible()
     text = tab.page.evaluate("navigator.clipboard.readText()")
-    assert text == f'curl -H "Authorization: Bearer $DUCTILE_TOKEN" {tab.origin}/job/{run}'
+    assert text == f'curl -H "Authorization: Bearer $DUCTILE_TOKEN" {tab.origin}/job/{run_id}'
     tab.page.get_by_role("button", name="Copy command").click()
     expect(tab.page.locator("[data-copy='Copy command'][data-done='Copied']")).to_be_visible()
-    assert tab.page.evaluate("navigator.clipboard.readText()") == f"ductile job show {run}"
+    assert tab.page.evaluate("navigator.clipboard.readText()") == f"ductile job show {run_id}"

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md has every command, argument and option, and the exit statuses as they are."""
+"""docs/reference/cli.md has every command, argument, option and exit status."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_the_options_of_operations_are_those_of_their_requests() -> None:
 
 @pytest.mark.parametrize("line", ACTIONS)
 def test_every_action_is_documented_with_all_it_takes(line: str) -> None:
-    """Under a heading of its own."""
+    """Every action has a heading of its own."""
     action: Action = ACTIONS[line]
-    found = re.search(rf"^#### {re.escape(line)}\n(.*?)(?=^###|\Z)", REFERENCE, re.MULTILINE | re.DOTALL)
-    assert found
+    section = re.search(rf"^#### {re.escape(line)}\n(.*?)(?=^###|\Z)", REFERENCE, re.MULTILINE | re.DOTALL)
+    assert section
     for name in [argument.name for argument in action.arguments] + [
         flag for option in action.options for flag in option.flags
     ]:
-        assert name.replace("|", "\\|") in found[1] or name in found[1]
+        assert name.replace("|", "\\|") in section[1] or name in section[1]
 
 
 def test_no_action_is_documented_that_does_not_exist() -> None:

@@ -40,8 +40,8 @@ def test_the_configuration_is_valid_with_the_variables_of_the_compose_file(tmp_p
     os.chmod(tmp_path / "config", 0o700)  # noqa: PTH101 - a checkout may leave it open to a group
     terminal = Terminal(directory=tmp_path, variables=values)
     assert terminal.ductile("config", "lock", "--config", "config").status == 0
-    checked = terminal.ductile("config", "check", "--config", "config")
-    assert checked.status == 0, checked
+    result = terminal.ductile("config", "check", "--config", "config")
+    assert result.status == 0, result
 
 
 def test_ports_and_directories_are_the_same_everywhere() -> None:
@@ -51,8 +51,8 @@ def test_ports_and_directories_are_the_same_everywhere() -> None:
         port = CONFIG[listener]["listen"].rpartition(":")[2]
         assert " ".join(f"{name}:{port}" for name in NODES) in BALANCER
         assert f"127.0.0.1:{port}:{port}" in COMPOSE["services"]["balancer"]["ports"]
-    (own,) = node["tmpfs"]
-    assert own.partition(":")[0] == CONFIG["state"]["directory"]
+    (tmpfs,) = node["tmpfs"]
+    assert tmpfs.partition(":")[0] == CONFIG["state"]["directory"]
     assert node["stop_grace_period"] == "45s"
 
 

@@ -35,14 +35,14 @@ def test_the_generated_part_is_up_to_date() -> None:
 
 
 def test_every_key_of_the_model_is_documented() -> None:
-    """Under the heading of its section, or of the section it refers to."""
+    """A key is documented under the heading of its section, or of the section that it refers to."""
     text = PAGE.read_text(encoding="utf-8")
     generate: Any = generator()
     sections = dict(re.findall(r"### (.+)\n\n((?:.+\n)+)", text))
     for path, key in settings_under(Config):
         body = sections[generate.section_title(path[:-1])]
-        same = re.match(r"The same keys as \[(.+)\]\(#", body)
-        rows = sections[same[1]] if same else body
+        reference = re.match(r"The same keys as \[(.+)\]\(#", body)
+        rows = sections[reference[1]] if reference else body
         assert f"| `{key.name}` |" in rows, path
         assert key.description in rows
 

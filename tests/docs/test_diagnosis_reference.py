@@ -40,7 +40,7 @@ def test_every_word_is_explained(word: str) -> None:
 
 
 def test_every_key_of_a_manifest_is_documented_and_no_other(tmp_path: Path) -> None:
-    """A backup can be read by programs that are not ours."""
+    """Other programs than Ductile can read a backup."""
     workspace = a_workspace(tmp_path)
     assert workspace.ductile("system", "backup", "saved.tar.gz").status == 0
     with tarfile.open(tmp_path / "saved.tar.gz") as archive:

@@ -12,7 +12,7 @@ ROWS = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (.+) \| (.+) \|$", REFERENC
 
 
 def test_every_code_is_documented_with_its_statuses() -> None:
-    """One table decides, and the reference is that table."""
+    """The reference has the table of the code."""
     documented = {code: (int(http), int(status)) for code, http, status, _, _ in ROWS}
     assert documented == {code: (http, int(status)) for code, (http, status) in STATUSES.items()}
 

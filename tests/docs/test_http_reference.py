@@ -33,7 +33,7 @@ def generator() -> ModuleType:
 
 
 def test_the_table_of_endpoints_is_what_the_program_has_now() -> None:
-    """Every endpoint with its scope; after a change, `make docs` writes it anew."""
+    """Every endpoint has a row with its scope; after a change, `make docs` writes the table anew."""
     assert generator().regenerate("reference/http.md", HTTP) == HTTP
     for endpoint in ENDPOINTS:
         assert f"| `{endpoint.http.method} {endpoint.http.path}` |" in HTTP
@@ -48,12 +48,12 @@ def test_every_parameter_field_header_and_scope_is_named() -> None:
             assert f"| `{header}` |" in HTTP.lower()
     for field in request_fields(SubmissionRequest).values():
         assert field.header or field.source is FieldSource.LOCAL or f"| `{field.name}` |" in HTTP
-    for subject in AccessResource:
-        for right in AccessLevel:
-            assert f"`{auth_scope(subject, right)}`" in HTTP
+    for resource in AccessResource:
+        for level in AccessLevel:
+            assert f"`{auth_scope(resource, level)}`" in HTTP
 
 
-def test_the_examples_of_answers_are_such_answers() -> None:
+def test_the_examples_of_responses_are_valid() -> None:
     """The page and the OpenAPI document agree, field by field."""
     examples = re.findall(r"<!-- shape: (\w+) -->\n```json\n(.*?)\n```", HTTP, re.DOTALL)
     assert [shape for shape, _ in examples] == ["Finished", "StillRunning"]
@@ -61,16 +61,16 @@ def test_the_examples_of_answers_are_such_answers() -> None:
         assert_matches({"schemas": dict(schemas())}, schema_ref(shape), json.loads(example))
 
 
-def test_the_fields_of_both_answers_are_explained() -> None:
-    """In words, where the examples are."""
-    part = HTTP.partition("## Waiting for a run")[2].partition("## Jobs")[0]
+def test_the_fields_of_both_responses_are_explained() -> None:
+    """The section of the examples explains their fields."""
+    section = HTTP.partition("## Waiting for a run")[2].partition("## Jobs")[0]
     for shape in ("Finished", "StillRunning"):
         for field in schemas()[shape]["properties"]:  # type: ignore[union-attr]  # a record has them
-            assert f"`{field}`" in part or f'"{field}"' in part, field
+            assert f"`{field}`" in section or f'"{field}"' in section, field
 
 
 def test_every_metric_reads_as_in_the_code() -> None:
-    """One table decides, and the reference is that table."""
+    """The reference has the table of the code."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \| (.+) \|$", METRICS_PAGE, re.MULTILINE)
     assert rows == [
         (name, kind, ", ".join(labels) or "none", text)
@@ -80,5 +80,5 @@ def test_every_metric_reads_as_in_the_code() -> None:
 
 def test_every_reason_of_a_listener_is_described() -> None:
     """Each label value has a row."""
-    part = METRICS_PAGE.partition("| reason | the client |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [str(reason) for reason in RefusalReason]
+    section = METRICS_PAGE.partition("| reason | the client |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [str(reason) for reason in RefusalReason]

@@ -27,9 +27,11 @@ def table(title: str) -> dict[str, list[str]]:
 
 def test_the_diagram_draws_every_edge_and_no_other() -> None:
     """Code, SQL and docs have the same edges."""
-    drawn = re.findall(r"^ +(\S+) --> (\S+)$", section("Edges"), re.MULTILINE)
-    assert {(None if a == "[*]" else JobStatus(a), JobStatus(b)) for a, b in drawn} == EDGES
-    assert len(drawn) == len(EDGES)
+    edges = re.findall(r"^ +(\S+) --> (\S+)$", section("Edges"), re.MULTILINE)
+    assert {
+        (None if source == "[*]" else JobStatus(source), JobStatus(target)) for source, target in edges
+    } == EDGES
+    assert len(edges) == len(EDGES)
 
 
 def test_the_states_and_which_of_them_end_a_job() -> None:

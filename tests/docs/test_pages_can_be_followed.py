@@ -1,4 +1,4 @@
-"""Every tutorial and how-to does what it says, from the first line to the last; links lead somewhere."""
+"""Every tutorial and how-to can be followed from the first line to the last; links lead somewhere."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
 def test_the_tutorial_s_plugin_is_sealed_runs_and_passes_its_test(tmp_path: Path) -> None:
     page = ROOT / "docs" / "tutorials" / "first-plugin.md"
     printed = a_reader(tmp_path).follow(page.read_text(encoding="utf-8"))
-    sealed = next(at for at, output in enumerate(printed) if "Sealed these files." in output)
-    checked, configured, given = printed[sealed + 1 : sealed + 4]
+    sealed = next(index for index, output in enumerate(printed) if "Sealed these files." in output)
+    checked, configured, with_payload = printed[sealed + 1 : sealed + 4]
     assert "greet" in printed[sealed]
     assert checked.startswith("ok:")
     assert "warning" not in checked
-    assert (configured, given) == ("hello Ada\n", "hello Bob\n")
+    assert (configured, with_payload) == ("hello Ada\n", "hello Bob\n")
     assert printed[-1].rstrip().endswith("ok: greet, 7 checks passed, 2 checks warned")
 
 
@@ -52,23 +52,23 @@ def test_the_webhook_of_the_tutorial_runs_a_delivery_once(tmp_path: Path) -> Non
 
 
 def test_the_readme_can_be_followed(tmp_path: Path) -> None:
-    """Beside the daemon of `make run`: what each command is said to print is what it prints."""
+    """Beside the daemon of `make run`, each command prints what its comment says."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     printed = a_reader(tmp_path).follow(page)
-    promised = re.findall(r"^ductile (?:pipeline )?run .*?  +# (.+)$", page, re.MULTILINE)
-    assert promised == ["hello from Ductile", "hello Ada, good to see you", "saved photos"]
-    assert [text for text in promised if not any(f"{text}\n" in output for output in printed)] == []
+    expected = re.findall(r"^ductile (?:pipeline )?run .*?  +# (.+)$", page, re.MULTILINE)
+    assert expected == ["hello from Ductile", "hello Ada, good to see you", "saved photos"]
+    assert [text for text in expected if not any(f"{text}\n" in output for output in printed)] == []
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:
-    """A first result within a minute. What is to be typed comes before what is to be read."""
+    """The first commands come before the text to read."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^```\w*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert [line.split("  ")[0] for line in commands[0].splitlines()] == ["make run", "make test"]
     assert commands[1].splitlines()[1].startswith("ductile run echo ")
 
 
-#: These need no configuration, or are only mentioned.
+#: Commands that need no configuration, or are only mentioned.
 _WITHOUT_CONFIG = re.compile(
     r"ductile (init|plugin (new|test|check)|config schema|system (backup|restore)|\S+ --help)"
 )
@@ -76,16 +76,18 @@ _WITHOUT_CONFIG = re.compile(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_in_the_text_can_be_typed_where_the_page_is_followed(page: Path) -> None:
-    """A page that names its configuration does so for every command, also those that nothing runs here."""
+    """A page that names its configuration does so for every command, also those that no test runs."""
     text = page.read_text(encoding="utf-8")
     if "--config ." not in text:
         return
     inline = re.findall(r"`(ductile [^`\n]+)`", text)
     in_blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    typed = [line for block in in_blocks for line in block.splitlines() if line.startswith("ductile ")]
-    commands = [line for line in (*inline, *typed) if not _WITHOUT_CONFIG.match(line)]
-    needing = [line for line in commands if "--config" not in line and "/" not in line]
-    assert needing == []
+    commands_in_blocks = [
+        line for block in in_blocks for line in block.splitlines() if line.startswith("ductile ")
+    ]
+    commands = [line for line in (*inline, *commands_in_blocks) if not _WITHOUT_CONFIG.match(line)]
+    without_config = [line for line in commands if "--config" not in line and "/" not in line]
+    assert without_config == []
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

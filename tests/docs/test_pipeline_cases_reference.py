@@ -1,4 +1,4 @@
-"""The page on test cases has every key, and its example does what it says."""
+"""The page on test cases has every key, and its example passes."""
 
 from __future__ import annotations
 

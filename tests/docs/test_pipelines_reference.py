@@ -1,4 +1,4 @@
-"""The page on pipelines says what the program does, and its examples run."""
+"""The page on pipelines agrees with the program, and its examples run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPERATORS = re.findall(
 TEMPLATES = re.findall(r"^\| `([^|]*\{payload[^|]*)` \| `([^|]+)` \|$", PAGE, re.MULTILINE)
 
 
-#: Enough of an order for every example.
+#: An order with the fields of every example.
 ORDER: JsonObject = {
     "id": 7,
     "total": 150,
@@ -40,34 +40,34 @@ ORDER: JsonObject = {
     "customer": {"email": "ada@example.org", "name": "Ada", "plan": "free"},
     "shipment": {"carrier": "post"},
 }
-#: Hands on what it was given.
-HANDING_ON = """#!/usr/bin/env python3
+#: Emits an event with its payload.
+FORWARDING_PLUGIN = """#!/usr/bin/env python3
 import json, sys
 
 request = json.load(sys.stdin)
-given = request.get("payload") or request.get("event", {}).get("payload", {})
-events = [{"type": "shop.refused", "payload": given}] if given else []
+payload = request.get("payload") or request.get("event", {}).get("payload", {})
+events = [{"type": "shop.refused", "payload": payload}] if payload else []
 json.dump({"status": "ok", "result": "done", "events": events}, sys.stdout)
 """
 
 
 def a_page_s_config(directory: Path, example: str) -> list[str]:
-    """A configuration with the example; the names of its pipelines."""
+    """Write a configuration with the example; return the names of its pipelines."""
     for plugin in ("mail", "shop"):
-        a_plugin(directory / "plugins", plugin, script=HANDING_ON)
+        a_plugin(directory / "plugins", plugin, script=FORWARDING_PLUGIN)
     config = a_config(directory, f"plugins: {{mail: {{}}, shop: {{}}}}\n{example}")
     return [pipeline.name for pipeline in loaded(config).model.pipelines]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 async def test_an_example_runs(example: str, tmp_path: Path) -> None:
-    """Each of its pipelines, started by name with the same order, comes to a good end."""
+    """Each pipeline of an example, started by name with the same order, succeeds."""
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     names = a_page_s_config(tmp_path, example)
     assert names
     for name in names:
-        given: JsonObject = {"pipeline": name, "payload": ORDER}
-        run = (await run_offline(str(tmp_path), environ, "pipeline.run", given)).job
+        request: JsonObject = {"pipeline": name, "payload": ORDER}
+        run = (await run_offline(str(tmp_path), environ, "pipeline.run", request)).job
         assert (run["status"], run["last_error"]) == ("succeeded", None), name
 
 
@@ -77,13 +77,15 @@ async def test_an_example_runs(example: str, tmp_path: Path) -> None:
     ids=["pipeline", "step"],
 )
 def test_every_key_has_an_example_under_its_name(title: str, settings: type[Section]) -> None:
-    """And no key is there that does not exist."""
+    """The page has no key that does not exist."""
     section = re.search(rf"^## Keys of {title}\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
     assert section is not None
-    found = re.findall(r"^### (?:step )?`([\w-]+)`\n(.*?)(?=^### |\Z)", section[1], re.MULTILINE | re.DOTALL)
+    subsections = re.findall(
+        r"^### (?:step )?`([\w-]+)`\n(.*?)(?=^### |\Z)", section[1], re.MULTILINE | re.DOTALL
+    )
     keys = [field.encode_name for field in msgspec.structs.fields(settings)]
-    assert sorted(name for name, _ in found) == sorted(keys)
-    for name, text in found:
+    assert sorted(name for name, _ in subsections) == sorted(keys)
+    for name, text in subsections:
         example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
         assert example is not None, name
         assert f"{name}:" in example[1], name
@@ -110,10 +112,10 @@ def test_every_root_is_documented_with_its_portability() -> None:
     assert rows == [(root.value, "yes" if root in PORTABLE_ROOTS else "no") for root in Root]
 
 
-@pytest.mark.parametrize(("written", "made"), TEMPLATES)
-def test_a_template_makes_what_the_table_says(written: str, made: str) -> None:
+@pytest.mark.parametrize(("template", "expected"), TEMPLATES)
+def test_a_template_makes_what_the_table_says(template: str, expected: str) -> None:
     (payload,) = re.findall(r"With the payload `(.+)`:", PAGE)
-    assert fill(compile_template(written), EvalContext(payload=json.loads(payload))) == json.loads(made)
+    assert fill(compile_template(template), EvalContext(payload=json.loads(payload))) == json.loads(expected)
 
 
 def test_there_are_templates_in_the_table() -> None:

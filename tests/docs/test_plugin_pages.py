@@ -1,4 +1,4 @@
-"""The pages about plugins name what there is: SDK, shipped plugins, checks."""
+"""The pages about plugins name the whole SDK, all shipped plugins and all checks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_shipped_plugin_has_a_row_and_no_other() -> None:
         emitted = [event.type for command in plugin.manifest.commands.values() for event in command.emits]
         row = re.search(rf"^\| \[{plugin.name}\].*$", page, re.MULTILINE)
         assert row is not None
-        assert all(kind in row[0] or kind.startswith("github.") for kind in emitted)
+        assert all(event_type in row[0] or event_type.startswith("github.") for event_type in emitted)
 
 
 def test_every_check_is_explained() -> None:

@@ -79,8 +79,8 @@ def test_every_field_of_a_request_has_a_row_and_is_in_the_example() -> None:
 
 def test_every_field_of_a_response_has_a_row() -> None:
     """The fields of the decoded response, `status` and `logs`."""
-    known = (set(PluginResponse.__struct_fields__) - {"ok"}) | {"status", "logs"}
-    assert set(rows(section("The response"))) == known
+    fields = (set(PluginResponse.__struct_fields__) - {"ok"}) | {"status", "logs"}
+    assert set(rows(section("The response"))) == fields
 
 
 @pytest.mark.parametrize("example", blocks("response"))
@@ -90,22 +90,22 @@ def test_the_responses_shown_are_valid(example: str) -> None:
 
 @pytest.mark.parametrize("line", blocks("faults")[0].splitlines())
 def test_the_violations_shown_are_violations(line: str) -> None:
-    """Each line, the empty one too."""
+    """Each line is a violation, the empty one too."""
     assert isinstance(decode_response(line.encode()), ProtocolViolation)
 
 
 def test_the_environment_is_listed() -> None:
-    """Every variable that reaches a plugin, and no other."""
-    about = {"job_id": "j", "plugin": "p", "command": "c", "data_dir": "/d", "trace_id": "t"}
-    job = job_variables(store_id="s", daemon="h:1:2", attempt=1, **about)
+    """The page lists every variable of a plugin's environment, and no other."""
+    arguments = {"job_id": "j", "plugin": "p", "command": "c", "data_dir": "/d", "trace_id": "t"}
+    variables = job_variables(store_id="s", daemon="h:1:2", attempt=1, **arguments)
     documented = set(
         re.findall(r"`([A-Z_]+\*?)`", REFERENCE.partition("### Environment")[2].partition("###")[0])
     )
-    assert documented == {*ALLOWED_VARIABLES, *(f"{prefix}*" for prefix in ALLOWED_PREFIXES), *job}
+    assert documented == {*ALLOWED_VARIABLES, *(f"{prefix}*" for prefix in ALLOWED_PREFIXES), *variables}
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    """Caps, graces, depth and timeouts."""
+    """The page has the limits, grace periods and timeouts of the code."""
     assert f"more than {MAX_STDOUT // 2**20} MiB" in REFERENCE
     assert f"up to {MAX_STDERR // 2**10} KiB" in REFERENCE
     assert f"nested more than {MAX_DEPTH} deep" in REFERENCE
@@ -119,6 +119,6 @@ def test_the_numbers_are_those_of_the_code() -> None:
 def test_every_difference_of_a_warm_start_is_documented() -> None:
     """The comparison of cold and warm ignores only the documented differences."""
     script = Path(__file__).parents[1] / "contract" / "runner" / "surroundings.txt"
-    left_out = re.findall(r'"DIFFERS ([^"]+)"', script.read_text(encoding="utf-8"))
+    ignored = re.findall(r'"DIFFERS ([^"]+)"', script.read_text(encoding="utf-8"))
     documented = re.findall(r"^\| ([a-z][^|]*) \|", WARM_START, re.MULTILINE)
-    assert documented == [*left_out, "finalisers", "hash seed"]
+    assert documented == [*ignored, "finalisers", "hash seed"]

@@ -12,7 +12,7 @@ ROWS = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.+) \|$", REFERENCE, re.MULTILIN
 
 
 def test_every_signal_reads_as_in_the_code() -> None:
-    """One table decides, and the reference is that table."""
+    """The reference has the table of the code."""
     documented = {name: (level, meaning) for name, level, meaning in ROWS}
     assert documented == {str(signal): (signal.level.name.lower(), signal.message) for signal in Signal}
 

@@ -31,26 +31,26 @@ ROWS = [
 
 
 def test_every_preset_is_documented_as_it_is() -> None:
-    """The header and the delivery's id of each."""
+    """Every preset has a row with its header and its delivery id."""
     documented = {row[0].strip("`"): row for row in ROWS if row[0].strip("`") in set(WebhookPreset)}
     assert set(documented) == set(WebhookPreset)
     for preset in WebhookPreset:
         scheme = signature_scheme(WebhookEndpointSettings(path="/x", preset=preset))
         assert documented[preset][1].strip("`").lower() == scheme.header
         field = f"`{scheme.delivery_field}` in the body" if scheme.delivery_field else "delivery_header"
-        named = scheme.delivery_header or field
-        assert documented[preset][4].lower().strip("`").replace("`", "") == named.replace("`", "")
+        delivery_id = scheme.delivery_header or field
+        assert documented[preset][4].lower().strip("`").replace("`", "") == delivery_id.replace("`", "")
 
 
 def test_every_state_and_every_key_is_documented() -> None:
-    """Five states, and every key."""
+    """The page has all states, and its example has all keys."""
     assert [row[0].strip("`") for row in ROWS if row[0].strip("`") in set(WebhookState)] == list(WebhookState)
     example = json.loads(
         next(block for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "job_id" in block)
     )
     event = StateChange(state=WebhookState.DONE, reason=JobReason.COMPLETED)
-    made = encode_state_webhook(event, a_job(), attempt=1, timestamp="t", previous_state=None, model=None)
-    assert list(example) == list(json.loads(made))
+    body = encode_state_webhook(event, a_job(), attempt=1, timestamp="t", previous_state=None, model=None)
+    assert list(example) == list(json.loads(body))
 
 
 def test_the_bounds_are_those_of_the_code() -> None:

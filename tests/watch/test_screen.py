@@ -1,4 +1,4 @@
-"""`ductile system watch` over a real daemon: what it shows, what its keys do, and its picture."""
+"""`ductile system watch` over a real daemon: its tables, its keys, and its picture."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def daemon(workspace: Workspace) -> Iterator[Daemon]:
         yield daemon
 
 
-def asking(workspace: Workspace) -> Callable[[str, Mapping[str, object]], dict[str, Any]]:
+def client_of(workspace: Workspace) -> Callable[[str, Mapping[str, object]], dict[str, Any]]:
     socket = workspace.config.parent / "data" / "ductile.sock"
-    return lambda operation, given: call_daemon(socket, operation, dict(given))  # type: ignore[arg-type]  # JSON it is
+    return lambda operation, arguments: call_daemon(socket, operation, dict(arguments))  # type: ignore[arg-type]  # JSON it is
 
 
 def show_job(job: Mapping[str, Any], width: int) -> str:
@@ -58,24 +58,24 @@ def show_job(job: Mapping[str, Any], width: int) -> str:
 
 
 def cells(app: WatchApp, table: str) -> str:
-    found = app.query_one(f"#{table}", DataTable)
-    return "\n".join(" | ".join(map(str, found.get_row_at(at))) for at in range(found.row_count))
+    data_table = app.query_one(f"#{table}", DataTable)
+    return "\n".join(" | ".join(map(str, data_table.get_row_at(row))) for row in range(data_table.row_count))
 
 
-async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
-    """The screen follows the daemon: let it, until this holds."""
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    """Let the screen follow the daemon until the condition holds."""
     for _ in range(600):
-        if holds():
+        if condition():
             return
         await pilot.pause(0.05)
     raise AssertionError("the screen never showed it")
 
 
 async def test_it_shows_what_runs_and_what_happened(workspace: Workspace, daemon: Daemon) -> None:
-    """Running jobs, a pipeline as it advances, what failed and why, schedules, and the stream of events."""
+    """The screen has running jobs, advancing runs, failures with causes, schedules and events."""
     workspace.ductile("run", "broken")
     run_id = workspace.json("pipeline", "run", "report", "--no-wait")["job_id"]
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
         assert re.search(rf"{run_id[-8:]} \| report \| running \| 1/2 \| wait", cells(app, "runs"))
@@ -83,7 +83,7 @@ async def test_it_shows_what_runs_and_what_happened(workspace: Workspace, daemon
         assert "timed | nightly" in cells(app, "schedules")
         assert "broken | failed" in cells(app, "plugins")
         assert "1 running" in str(app.query_one("#head", Static).render())
-        # Events are read before the tables; the next refresh shows one that came in between.
+        # Events are read before the tables; the next refresh shows an event that came in between.
         events = app.query_one("#events", RichLog)
         await until(
             pilot, lambda: any("running → succeeded (completed)" in line.text for line in events.lines)
@@ -93,16 +93,16 @@ async def test_it_shows_what_runs_and_what_happened(workspace: Workspace, daemon
 async def test_a_key_cancels_what_is_selected(workspace: Workspace, daemon: Daemon) -> None:
     """Only `y` confirms it; any other answer leaves the job alone."""
     job_id = workspace.json("run", "slow", "handle", "--no-wait")["job_id"]
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
-        for answer in ("n", "enter", "escape"):
+        for key in ("n", "enter", "escape"):
             await pilot.press("c")
             await until(pilot, lambda: isinstance(app.screen, Confirm))
             question = str(app.screen.query_one("#question", Static).render())
             assert f"Cancel slow handle {job_id[-8:]}?" in question
-            await pilot.press(answer)
+            await pilot.press(key)
             await until(pilot, lambda: not isinstance(app.screen, Confirm))
         assert workspace.json("job", "show", job_id)["cancel_requested_at"] is None
         await pilot.press("c")
@@ -115,7 +115,7 @@ async def test_a_key_cancels_what_is_selected(workspace: Workspace, daemon: Daem
 async def test_a_key_retries_what_ended_badly(workspace: Workspace, daemon: Daemon) -> None:
     job_id = workspace.json("run", "broken", status=1)["job_id"]
     (workspace.config.parent / "plugins" / "broken" / "mended").touch()
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "failed"))
         app.query_one("#failed", DataTable).focus()
@@ -125,7 +125,7 @@ async def test_a_key_retries_what_ended_badly(workspace: Workspace, daemon: Daem
 
 
 async def test_keys_run_pause_and_resume_a_schedule(workspace: Workspace, daemon: Daemon) -> None:
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "nightly" in cells(app, "schedules"))
         app.query_one("#schedules", DataTable).focus()
@@ -140,28 +140,28 @@ async def test_keys_run_pause_and_resume_a_schedule(workspace: Workspace, daemon
 
 
 async def test_enter_shows_everything_about_a_job(workspace: Workspace, daemon: Daemon) -> None:
-    """What `job show` prints."""
+    """The document is what `job show` prints."""
     job_id = workspace.json("run", "slow", "handle", "--no-wait")["job_id"]
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Details))
-        shown = str(app.screen.query_one("#document", Static).render())
-        assert shown.startswith("slow handle: running")
-        assert job_id in shown
-        assert re.search(r"queued → running +claimed", shown)
+        text = str(app.screen.query_one("#document", Static).render())
+        assert text.startswith("slow handle: running")
+        assert job_id in text
+        assert re.search(r"queued → running +claimed", text)
         await pilot.press("escape")
         assert not isinstance(app.screen, Details)
 
 
 async def test_the_output_of_a_running_job_is_shown_as_it_comes(workspace: Workspace, daemon: Daemon) -> None:
-    """What it prints is below the document; once it has ended, the document has its result."""
+    """The output is below the document; once the job has ended, the document has its result."""
     gate = workspace.config.parent / "gate"
     os.mkfifo(gate)
     job_id = workspace.json("run", "talker", "--no-wait")["job_id"]
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
@@ -177,7 +177,7 @@ async def test_the_output_of_a_running_job_is_shown_as_it_comes(workspace: Works
 
 
 async def test_a_daemon_that_stops_is_told(workspace: Workspace, daemon: Daemon) -> None:
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "up" in str(app.query_one("#head", Static).render()))
         daemon.end()
@@ -185,56 +185,54 @@ async def test_a_daemon_that_stops_is_told(workspace: Workspace, daemon: Daemon)
 
 
 async def test_its_picture_is_in_the_docs(workspace: Workspace, daemon: Daemon, tmp_path: Path) -> None:
-    """The SVG names no font from the network, and the one in the docs shows the tables there are today."""
+    """The SVG names no font from the network, and the picture in the docs has the present tables."""
     workspace.ductile("run", "broken")
     workspace.json("pipeline", "run", "report", "--no-wait")
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
         await pilot.pause()  # until everything is laid out
-        drawn = without_fonts(app.export_screenshot(title="ductile system watch"))
+        current = without_fonts(app.export_screenshot(title="ductile system watch"))
     if not PICTURE.exists():
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
-        PICTURE.write_text(drawn)
-    kept = PICTURE.read_text()
-    for picture in (drawn, kept):
+        PICTURE.write_text(current)
+    stored = PICTURE.read_text()
+    for picture in (current, stored):
         assert "http" not in picture.replace("http://www.w3.org", "")
-    titles = re.compile(
-        r"(Running&#160;and&#160;queued|Pipelines|Failed&#160;and&#160;dead|Schedules|Events)"
-    )
-    assert set(titles.findall(kept)) == set(titles.findall(drawn)) != set()
+    titles = re.compile(r"(Running&#160;and&#160;queued|Pipelines|Failed&#160;and&#160;dead|Schedules|Events)")
+    assert set(titles.findall(stored)) == set(titles.findall(current)) != set()
 
 
 def without_fonts(svg: str) -> str:
-    """Textual's picture asks a server for its font; ours is drawn with whatever the reader has."""
+    """Remove the fonts that Textual's picture requests from a server."""
     return re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", svg, flags=re.DOTALL)
 
 
 async def test_a_momentary_error_does_not_end_the_screen() -> None:
-    """A store that closes is not yet a daemon that has gone; the one follows from the other."""
+    """The screen stays when the store is closing, and then shows that no daemon is running."""
     errors = [StoreBusyError("the store is closing"), DaemonNotRunningError("no daemon is running here")]
 
-    def ask_one_who_stops(_operation: str, _given: Mapping[str, object]) -> dict[str, Any]:
+    def raise_next_error(_operation: str, _given: Mapping[str, object]) -> dict[str, Any]:
         raise errors.pop(0)
 
-    app = WatchApp(ask_one_who_stops, show_job)
+    app = WatchApp(raise_next_error, show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "daemon" in str(app.query_one("#head", Static).render()))
     assert errors == []
 
 
 async def test_events_can_be_read_in_a_terminal_of_80_columns(workspace: Workspace, daemon: Daemon) -> None:
-    """Events with their job fit the screen."""
+    """Events with their jobs fit the screen."""
     workspace.ductile("run", "broken")
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(80, 24)) as pilot:
         events = app.query_one("#events", RichLog)
         await until(pilot, lambda: any("broken" in line.text for line in events.lines))
         width = events.scrollable_content_region.width
         assert max(line.cell_length for line in events.lines) <= width < 80
-        shown = [line.text.rstrip() for line in events.lines]
-        assert any(line.endswith(" broken poll queued → running (claimed)") for line in shown)
-        assert any(line.endswith(" broken poll running → failed (plugin_error)") for line in shown)
+        lines = [line.text.rstrip() for line in events.lines]
+        assert any(line.endswith(" broken poll queued → running (claimed)") for line in lines)
+        assert any(line.endswith(" broken poll running → failed (plugin_error)") for line in lines)
         jobs, failed = app.query_one("#jobs", DataTable), app.query_one("#failed", DataTable)
         assert jobs.region.width == failed.region.width >= 76, "tables use the whole width"
         assert jobs.region.bottom <= failed.region.y, "and are below each other"
@@ -242,15 +240,15 @@ async def test_events_can_be_read_in_a_terminal_of_80_columns(workspace: Workspa
 
 async def test_every_table_can_be_reached_in_a_small_terminal(workspace: Workspace, daemon: Daemon) -> None:
     """Tab goes through all tables, and the focused one is scrolled into view."""
-    app = WatchApp(asking(workspace), show_job)
+    app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(60, 20)) as pilot:
         await until(pilot, lambda: "nightly" in cells(app, "schedules"))
         app.query_one("#jobs", DataTable).focus()
-        seen = set()
+        reached = set()
         for _ in range(6):
             focused = app.focused
             assert focused is not None
             await until(pilot, lambda: focused.region.intersection(app.screen.region).height >= 3)  # noqa: B023
-            seen.add(focused.id)
+            reached.add(focused.id)
             await pilot.press("tab")
-        assert seen == {"jobs", "runs", "failed", "events", "schedules", "plugins"}
+        assert reached == {"jobs", "runs", "failed", "events", "schedules", "plugins"}
