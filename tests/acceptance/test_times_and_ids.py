@@ -23,7 +23,10 @@ def test_an_instant_is_shown_in_the_zone_and_by_the_clock_of_the_console() -> No
     assert fmt.relative_time("2026-11-18T11:34:00Z", VIENNA) == "in 2 h"
     assert fmt.relative_time("2026-11-10T11:34:00Z", VIENNA) == "2026-11-10 12:34"
     verbose = VIENNA._replace(verbose=True)
-    assert {text_of(INSTANT, verbose) for text_of in (fmt.local_time, fmt.relative_time, fmt.local_and_relative_time)} == {INSTANT}
+    assert {
+        text_of(INSTANT, verbose)
+        for text_of in (fmt.local_time, fmt.relative_time, fmt.local_and_relative_time)
+    } == {INSTANT}
     assert fmt.local_time(None, VIENNA) == "-"
 
 

@@ -27,7 +27,7 @@ else:
 def install(directory: Path, outcome: str) -> subprocess.CompletedProcess[str]:
     (directory / "pip").mkdir()
     (directory / "pip" / "__init__.py").touch()
-    (directory / "pip" / "__main__.py").write_text(PIP.format(then=outcome))
+    (directory / "pip" / "__main__.py").write_text(PIP.format(outcome=outcome))
     (directory / "some.lock").write_text(LOCK)
     return subprocess.run(
         [sys.executable, ROOT / "tools" / "install.py", "some.lock"],

@@ -1,4 +1,4 @@
-"""fetch against a real server."""
+"""fetch against a real HTTP server."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from builders.shipped import ask
 JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
-def always(reply: Reply) -> Callable[[ServiceRequest], Reply]:
+def always_reply(reply: Reply) -> Callable[[ServiceRequest], Reply]:
     return lambda _: reply
 
 
-def versioned(asked: ServiceRequest) -> Reply:
-    """A page that knows its version."""
-    if asked.headers.get("if-none-match") == '"v1"':
+def versioned_page(request: ServiceRequest) -> Reply:
+    """Reply as a server with validators does."""
+    if request.headers.get("if-none-match") == '"v1"':
         return Reply(status=304)
     return Reply(body=b"one", headers={"ETag": '"v1"', "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"})
 
 
 def test_poll_tells_of_a_change_once_and_asks_conditionally() -> None:
-    """The validator is kept in state; not modified is no event."""
-    with a_service(versioned) as service:
+    """The validator is kept in the state; a page that is not modified emits no event."""
+    with a_service(versioned_page) as service:
         first = ask("fetch", "poll", config={"url": service.url})
-        again = ask("fetch", "poll", config={"url": service.url}, state=first.state)
+        second = ask("fetch", "poll", config={"url": service.url}, state=first.state)
     assert first.event_types == ["fetch.changed"]
     assert first.events[0]["payload"]["body"] == "one"
-    assert (again.answer["result"], again.events) == ("not modified", [])
+    assert (second.answer["result"], second.events) == ("not modified", [])
     assert service.requests[1].headers["if-modified-since"] == "Mon, 01 Jan 2024 00:00:00 GMT"
 
 
@@ -41,35 +41,37 @@ def test_poll_compares_the_content_where_the_server_has_no_validator() -> None:
     bodies = []
     with a_service(lambda _: Reply(body=next(replies))) as service:
         for _ in range(4):
-            said = ask("fetch", "poll", config={"url": service.url}, state=state)
-            state |= said.state
-            bodies.append([event["payload"]["body"] for event in said.events])
+            response = ask("fetch", "poll", config={"url": service.url}, state=state)
+            state |= response.state
+            bodies.append([event["payload"]["body"] for event in response.events])
     assert bodies == [["a"], [], ["b"], ["a"]]
 
 
 def test_state_of_one_address_is_not_used_for_another() -> None:
-    with a_service(versioned) as service:
+    with a_service(versioned_page) as service:
         first = ask("fetch", "poll", config={"url": service.url})
         ask("fetch", "poll", config={"url": service.url + "/other"}, state=first.state)
     assert "if-none-match" not in service.requests[1].headers
 
 
 def test_handle_sends_what_the_payload_says() -> None:
-    """Method, headers, JSON both ways."""
-    with a_service(always(Reply(status=201, body=b'{"big": 9007199254740993}', headers=JSON))) as service:
+    """The request has the method, headers and JSON of the payload; the result has the JSON of the reply."""
+    with a_service(
+        always_reply(Reply(status=201, body=b'{"big": 9007199254740993}', headers=JSON))
+    ) as service:
         payload = {"url": service.url + "/a?b=c", "method": "put", "headers": {"X-A": "1"}, "json": {"n": 1}}
-        said = ask("fetch", "handle", payload=payload)
-    assert said.answer["result"]["status"] == 201
-    assert said.answer["result"]["json"] == {"big": 2**53 + 1}
-    assert said.event_types == ["fetch.done"]
-    (asked,) = service.requests
-    assert (asked.method, asked.path, json.loads(asked.body)) == ("PUT", "/a?b=c", {"n": 1})
-    assert asked.headers["x-a"] == "1"
-    assert asked.headers["content-type"] == "application/json"
+        response = ask("fetch", "handle", payload=payload)
+    assert response.answer["result"]["status"] == 201
+    assert response.answer["result"]["json"] == {"big": 2**53 + 1}
+    assert response.event_types == ["fetch.done"]
+    (request,) = service.requests
+    assert (request.method, request.path, json.loads(request.body)) == ("PUT", "/a?b=c", {"n": 1})
+    assert request.headers["x-a"] == "1"
+    assert request.headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize(
-    ("reply", "shown"),
+    ("reply", "expected"),
     [
         (Reply(body=b"{", headers=JSON), {"body": "{"}),
         (Reply(body=b"NaN", headers=JSON), {"body": "NaN"}),
@@ -80,26 +82,26 @@ def test_handle_sends_what_the_payload_says() -> None:
         (Reply(body=b"\xff\xfe\x00"), {"body_base64": "//4A"}),
     ],
 )
-def test_content_of_every_kind_becomes_json(reply: Reply, shown: dict[str, str]) -> None:
-    """An answer is valid UTF-8 JSON whatever a server sends."""
-    with a_service(always(reply)) as service:
+def test_content_of_every_kind_becomes_json(reply: Reply, expected: dict[str, str]) -> None:
+    """A response is valid UTF-8 JSON, whatever a server sends."""
+    with a_service(always_reply(reply)) as service:
         result = ask("fetch", "handle", payload={"url": service.url}).answer["result"]
-    assert shown.items() <= result.items()
+    assert expected.items() <= result.items()
 
 
 @pytest.mark.parametrize(
     ("status", "retry"), [(400, False), (404, False), (408, True), (429, True), (500, True), (503, True)]
 )
 def test_a_refusal_is_tried_again_only_if_that_may_help(status: int, retry: bool) -> None:
-    """Not for 4xx."""
-    with a_service(always(Reply(status=status, body=b"because"))) as service:
-        said = ask("fetch", "handle", payload={"url": service.url})
-    assert said.answer["retry"] is retry
-    assert f"answers {status}: because" in said.answer["error"]
+    """Most refusals with 4xx are permanent."""
+    with a_service(always_reply(Reply(status=status, body=b"because"))) as service:
+        response = ask("fetch", "handle", payload={"url": service.url})
+    assert response.answer["retry"] is retry
+    assert f"answers {status}: because" in response.answer["error"]
 
 
 def test_other_statuses_can_be_expected() -> None:
-    with a_service(always(Reply(status=404))) as service:
+    with a_service(always_reply(Reply(status=404))) as service:
         assert ask("fetch", "handle", config={"expect": [404]}, payload={"url": service.url}).kind == "ok"
 
 
@@ -107,72 +109,72 @@ def test_other_statuses_can_be_expected() -> None:
     "url", ["file:///etc/passwd", "ftp://host/", "http:///x", "http://[", "javascript:1", "http://a:b@c/"]
 )
 def test_other_schemes_and_odd_addresses_are_refused(url: str) -> None:
-    """Http and https only."""
+    """Only http and https are accepted."""
     assert ask("fetch", "handle", payload={"url": url}).failed_for_good("address")
 
 
 def test_an_answer_may_not_be_larger_than_allowed() -> None:
-    with a_service(always(Reply(body=b"x" * 11))) as service:
-        said = ask("fetch", "handle", config={"max_bytes": 10}, payload={"url": service.url})
-        fits = ask("fetch", "handle", config={"max_bytes": 11}, payload={"url": service.url})
-    assert said.failed_for_good("more than 10 bytes")
-    assert fits.kind == "ok"
+    with a_service(always_reply(Reply(body=b"x" * 11))) as service:
+        response = ask("fetch", "handle", config={"max_bytes": 10}, payload={"url": service.url})
+        allowed = ask("fetch", "handle", config={"max_bytes": 11}, payload={"url": service.url})
+    assert response.failed_for_good("more than 10 bytes")
+    assert allowed.kind == "ok"
 
 
 def test_a_server_that_is_not_there_may_come_back() -> None:
-    with a_service(always(Reply())) as service:
+    with a_service(always_reply(Reply())) as service:
         pass
     assert ask("fetch", "handle", payload={"url": service.url}).may_be_tried_again("failed")
 
 
 def test_only_allowed_hosts_are_contacted_also_after_a_redirect() -> None:
-    """A payload or a server elsewhere cannot send it into the local network."""
+    """Neither a payload nor a redirect leads a request into the local network."""
     config = {"allow_hosts": ["localhost"]}
-    with a_service(always(Reply(status=302, headers={"Location": "http://127.0.0.1:1/"}))) as service:
-        refused = ask("fetch", "handle", config=config, payload={"url": service.url})
-        local = service.url.replace("127.0.0.1", "localhost")
-        redirected = ask("fetch", "handle", config=config, payload={"url": local})
-    assert refused.failed_for_good("allow_hosts")
+    with a_service(always_reply(Reply(status=302, headers={"Location": "http://127.0.0.1:1/"}))) as service:
+        direct = ask("fetch", "handle", config=config, payload={"url": service.url})
+        local_url = service.url.replace("127.0.0.1", "localhost")
+        redirected = ask("fetch", "handle", config=config, payload={"url": local_url})
+    assert direct.failed_for_good("allow_hosts")
     assert redirected.failed_for_good("allow_hosts")
     assert len(service.requests) == 1
 
 
-def test_configured_headers_go_to_the_configured_place_only() -> None:
-    """A payload cannot have a token sent to a place of its choice, nor can a redirect."""
-    with a_service(always(Reply())) as other:
+def test_configured_headers_go_to_the_configured_host_only() -> None:
+    """Neither a payload nor a redirect can have a token sent to another host."""
+    with a_service(always_reply(Reply())) as other:
 
-        def elsewhere(asked: ServiceRequest) -> Reply:
-            away = {"Location": other.url + "/after"}
-            return Reply(status=302, headers=away) if asked.path == "/away" else Reply()
+        def redirect(request: ServiceRequest) -> Reply:
+            headers = {"Location": other.url + "/after"}
+            return Reply(status=302, headers=headers) if request.path == "/away" else Reply()
 
-        with a_service(elsewhere) as home:
+        with a_service(redirect) as home:
             config = {"url": home.url, "headers": {"Authorization": "Bearer canary"}}
             ask("fetch", "handle", config=config)
             ask("fetch", "handle", config=config, payload={"url": other.url + "/direct"})
             payload = {"url": home.url + "/away", "headers": {"X-Mine": "canary"}}
             assert ask("fetch", "handle", config=config, payload=payload).kind == "ok"
     assert home.requests[0].headers["authorization"] == "Bearer canary"
-    assert [asked.path for asked in other.requests] == ["/direct", "/after"]
-    assert not any("canary" in str(asked.headers) for asked in other.requests)
+    assert [request.path for request in other.requests] == ["/direct", "/after"]
+    assert not any("canary" in str(request.headers) for request in other.requests)
 
 
 def test_redirects_end() -> None:
-    with a_service(always(Reply(status=301, headers={"Location": "/again"}))) as service:
-        said = ask("fetch", "handle", config={"max_redirects": 2}, payload={"url": service.url})
-    assert said.failed_for_good("more than 2 redirects")
+    with a_service(always_reply(Reply(status=301, headers={"Location": "/again"}))) as service:
+        response = ask("fetch", "handle", config={"max_redirects": 2}, payload={"url": service.url})
+    assert response.failed_for_good("more than 2 redirects")
     assert len(service.requests) == 3
 
 
 def test_a_redirect_of_something_that_is_sent_is_not_followed() -> None:
     """A request that changes data is not redirected."""
-    with a_service(always(Reply(status=307, headers={"Location": "/again"}))) as service:
-        said = ask("fetch", "handle", payload={"url": service.url, "body": "x"})
-    assert said.failed_for_good("answers 307")
+    with a_service(always_reply(Reply(status=307, headers={"Location": "/again"}))) as service:
+        response = ask("fetch", "handle", payload={"url": service.url, "body": "x"})
+    assert response.failed_for_good("answers 307")
     assert len(service.requests) == 1
 
 
 @pytest.mark.parametrize(
-    ("config", "payload", "words"),
+    ("config", "payload", "message"),
     [
         ({}, {}, "`url` is missing"),
         ({"timeout": "soon"}, {}, "config cannot be used"),
@@ -182,6 +184,6 @@ def test_a_redirect_of_something_that_is_sent_is_not_followed() -> None:
     ],
 )
 def test_mistakes_are_reported_and_not_retried(
-    config: dict[str, object], payload: dict[str, object], words: str
+    config: dict[str, object], payload: dict[str, object], message: str
 ) -> None:
-    assert ask("fetch", "handle", config=config, payload=payload).failed_for_good(words)
+    assert ask("fetch", "handle", config=config, payload=payload).failed_for_good(message)

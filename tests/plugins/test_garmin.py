@@ -21,8 +21,8 @@ ZONE = f"Etc/GMT{HOURS_BEHIND:+d}"
 TODAY = (datetime.now(UTC) - timedelta(hours=HOURS_BEHIND)).date()
 
 
-class Watch:
-    """The plugin with its fake: requests follow one another with the state that was kept."""
+class Session:
+    """The plugin with its fake service: requests follow one another with the state that is kept."""
 
     def __init__(self, garmin: FakeGarmin, directory: Path) -> None:
         self.garmin = garmin
@@ -38,8 +38,10 @@ class Watch:
             "history_days": 5,
         }
 
-    def ask(self, command: str, payload: dict[str, Any] | None = None, *, keep: bool = True) -> PluginResult:
-        said = ask(
+    def ask(
+        self, command: str, payload: dict[str, Any] | None = None, *, keep_state: bool = True
+    ) -> PluginResult:
+        response = ask(
             "garmin",
             command,
             config=self.config,
@@ -47,36 +49,36 @@ class Watch:
             payload=payload,
             environ={"DUCTILE_DATA_DIR": str(self.directory)},
         )
-        if keep and said.kind == "ok":
-            self.state |= said.state
-        return said
+        if keep_state and response.kind == "ok":
+            self.state |= response.state
+        return response
 
-    def logged_in(self) -> Watch:
+    def log_in(self) -> Session:
         assert self.ask("login").answer["result"] == "connected"
         return self
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Watch]:
+def session(tmp_path: Path) -> Iterator[Session]:
     with FakeGarmin() as garmin:
         with_example_days(garmin, TODAY)
-        yield Watch(garmin, tmp_path / "data")
+        yield Session(garmin, tmp_path / "data")
 
 
-def days_of(said: PluginResult) -> list[str]:
-    return [event["payload"]["day"] for event in said.events]
+def days_of(response: PluginResult) -> list[str]:
+    return [event["payload"]["day"] for event in response.events]
 
 
-def test_poll_emits_each_day_with_its_measures(watch: Watch) -> None:
-    """Summary, sleep and activities of a day in one event, in the units of Garmin."""
+def test_poll_emits_each_day_with_its_measures(session: Session) -> None:
+    """One event has the summary, sleep and activities of a day, in the units of Garmin."""
     day = TODAY - timedelta(days=1)
-    watch.garmin.activities = [Activity(77, day, "trail_running", 1830.0, 5210.0)]
-    watch.garmin.days[day] = GarminDay(
+    session.garmin.activities = [Activity(77, day, "trail_running", 1830.0, 5210.0)]
+    session.garmin.days[day] = GarminDay(
         steps=4321, resting_heart_rate=51, moderate_minutes=10, vigorous_minutes=7, sleep_seconds=27000
     )
-    said = watch.logged_in().ask("poll")
-    assert said.answer["result"] == "5 of 5 days changed"
-    (event,) = [event for event in said.events if event["payload"]["day"] == str(day)]
+    response = session.log_in().ask("poll")
+    assert response.answer["result"] == "5 of 5 days changed"
+    (event,) = [event for event in response.events if event["payload"]["day"] == str(day)]
     assert event["type"] == "garmin.measures"
     assert event["payload"]["heart_rate"] == {"resting": 51, "min": 48, "max": 141}
     assert event["payload"]["measures"] == [
@@ -95,138 +97,142 @@ def test_poll_emits_each_day_with_its_measures(watch: Watch) -> None:
     ]
 
 
-def test_its_measures_are_what_health_analyzer_takes(watch: Watch) -> None:
-    payload = watch.logged_in().ask("poll").events[0]["payload"]
-    kept = ask("health_analyzer", "handle", payload=payload)
-    assert "ignored" not in kept.answer["result"]
-    assert "logs" not in kept.answer
+def test_its_measures_are_what_health_analyzer_takes(session: Session) -> None:
+    payload = session.log_in().ask("poll").events[0]["payload"]
+    analyzer_response = ask("health_analyzer", "handle", payload=payload)
+    assert "ignored" not in analyzer_response.answer["result"]
+    assert "logs" not in analyzer_response.answer
 
 
-def test_a_day_is_emitted_again_only_if_it_changed(watch: Watch) -> None:
+def test_a_day_is_emitted_again_only_if_it_changed(session: Session) -> None:
     """Late and corrected values come with the next poll; a deleted activity is withdrawn."""
     yesterday = TODAY - timedelta(days=1)
-    watch.garmin.activities = [Activity(5, yesterday, "running", 60.0, 200.0)]
-    watch.logged_in().ask("poll")
-    assert watch.ask("poll").events == []
-    watch.garmin.days[TODAY - timedelta(days=2)].steps = 1
-    watch.garmin.activities.clear()
-    said = watch.ask("poll")
-    assert days_of(said) == [str(TODAY - timedelta(days=2)), str(yesterday)]
-    gone = {"metric": "activity", "id": "5", "day": str(yesterday), "value": None}
-    assert gone in said.events[1]["payload"]["measures"]
-    assert watch.ask("poll").answer["result"] == "1 of 3 days changed"
-    assert watch.ask("poll").events == []
+    session.garmin.activities = [Activity(5, yesterday, "running", 60.0, 200.0)]
+    session.log_in().ask("poll")
+    assert session.ask("poll").events == []
+    session.garmin.days[TODAY - timedelta(days=2)].steps = 1
+    session.garmin.activities.clear()
+    response = session.ask("poll")
+    assert days_of(response) == [str(TODAY - timedelta(days=2)), str(yesterday)]
+    withdrawn = {"metric": "activity", "id": "5", "day": str(yesterday), "value": None}
+    assert withdrawn in response.events[1]["payload"]["measures"]
+    assert session.ask("poll").answer["result"] == "1 of 3 days changed"
+    assert session.ask("poll").events == []
 
 
-def test_a_long_history_arrives_over_several_polls(watch: Watch) -> None:
-    watch.config["history_days"] = 30
-    said = watch.logged_in().ask("poll")
-    assert said.answer["result"] == "14 of 14 days changed, 16 days are left for the next poll"
-    seen = days_of(said)
-    while "left" in said.answer["result"]:
-        said = watch.ask("poll")
-        seen += days_of(said)
-    assert seen == [str(TODAY - timedelta(days=29 - n)) for n in range(30)]
+def test_a_long_history_arrives_over_several_polls(session: Session) -> None:
+    session.config["history_days"] = 30
+    response = session.log_in().ask("poll")
+    assert response.answer["result"] == "14 of 14 days changed, 16 days are left for the next poll"
+    days = days_of(response)
+    while "left" in response.answer["result"]:
+        response = session.ask("poll")
+        days += days_of(response)
+    assert days == [str(TODAY - timedelta(days=29 - n)) for n in range(30)]
 
 
-def test_all_pages_of_activities_are_read(watch: Watch) -> None:
-    watch.garmin.activities = [Activity(n, TODAY, "walking", 60.0, 100.0) for n in range(1, 48)]
-    said = watch.logged_in().ask("poll")
-    listed = [m["id"] for m in said.events[-1]["payload"]["measures"] if m["metric"] == "activity"]
-    assert sorted(listed, key=int) == [str(n) for n in range(1, 48)]
-    assert [call.query["start"] for call in watch.garmin.calls_to(ACTIVITIES)] == ["0", "20", "40"]
+def test_all_pages_of_activities_are_read(session: Session) -> None:
+    session.garmin.activities = [Activity(n, TODAY, "walking", 60.0, 100.0) for n in range(1, 48)]
+    response = session.log_in().ask("poll")
+    ids = [
+        measure["id"]
+        for measure in response.events[-1]["payload"]["measures"]
+        if measure["metric"] == "activity"
+    ]
+    assert sorted(ids, key=int) == [str(n) for n in range(1, 48)]
+    assert [call.query["start"] for call in session.garmin.calls_to(ACTIVITIES)] == ["0", "20", "40"]
 
 
-def test_a_day_without_a_watch_has_no_measures(watch: Watch) -> None:
-    del watch.garmin.days[TODAY]
-    watch.garmin.activities.clear()
-    assert str(TODAY) not in days_of(watch.logged_in().ask("poll"))
+def test_a_day_without_a_watch_has_no_measures(session: Session) -> None:
+    del session.garmin.days[TODAY]
+    session.garmin.activities.clear()
+    assert str(TODAY) not in days_of(session.log_in().ask("poll"))
 
 
-def test_an_ended_session_is_renewed_and_the_old_token_not_used_again(watch: Watch) -> None:
-    """A 401 before the promised time is renewed once; the poll goes on."""
-    watch.logged_in()
-    watch.garmin.expire_access_tokens()
-    assert watch.ask("poll").kind == "ok"
-    assert len(watch.garmin.calls_to(TOKEN)) == 2
+def test_an_ended_session_is_renewed_and_the_old_token_not_used_again(session: Session) -> None:
+    """An access token that is refused early is renewed once, and the poll goes on."""
+    session.log_in()
+    session.garmin.expire_access_tokens()
+    assert session.ask("poll").kind == "ok"
+    assert len(session.garmin.calls_to(TOKEN)) == 2
 
 
 @pytest.mark.parametrize("offset", [-40_000.0, 40_000.0])
-def test_a_clock_that_is_wrong_does_no_harm(watch: Watch, offset: float) -> None:
-    """Lifetimes are counted from our own clock; a token that is refused in spite of that is renewed."""
-    watch.garmin.clock_offset = offset
-    assert watch.logged_in().ask("poll").kind == "ok"
+def test_a_clock_that_is_wrong_does_no_harm(session: Session, offset: float) -> None:
+    """Lifetimes are counted by the clock of this machine; a token that is refused nevertheless is renewed."""
+    session.garmin.clock_offset = offset
+    assert session.log_in().ask("poll").kind == "ok"
 
 
-def test_a_session_that_was_withdrawn_needs_a_login(watch: Watch) -> None:
-    watch.logged_in()
-    watch.garmin.revoke_grants()
-    assert watch.ask("poll").failed_for_good("ductile run it login")
-    assert watch.logged_in().ask("poll").kind == "ok"
+def test_a_session_that_was_withdrawn_needs_a_login(session: Session) -> None:
+    session.log_in()
+    session.garmin.revoke_grants()
+    assert session.ask("poll").failed_for_good("ductile run it login")
+    assert session.log_in().ask("poll").kind == "ok"
 
 
-def test_a_renewed_session_survives_a_process_that_is_killed(watch: Watch) -> None:
+def test_a_renewed_session_survives_a_process_that_is_killed(session: Session) -> None:
     """The refresh token that Garmin has replaced is on the disk, though the state was never applied."""
-    watch.logged_in()
+    session.log_in()
     for _ in range(2):
-        watch.garmin.expire_access_tokens()
-        assert watch.ask("poll", keep=False).kind == "ok"
-    assert watch.ask("poll").kind == "ok"
+        session.garmin.expire_access_tokens()
+        assert session.ask("poll", keep_state=False).kind == "ok"
+    assert session.ask("poll").kind == "ok"
 
 
-def test_without_a_session_poll_says_what_to_do(watch: Watch) -> None:
-    assert watch.ask("poll").failed_for_good("ductile run it login")
-    assert "no account is connected" in watch.ask("health").answer["result"]
+def test_without_a_session_poll_says_what_to_do(session: Session) -> None:
+    assert session.ask("poll").failed_for_good("ductile run it login")
+    assert "no account is connected" in session.ask("health").answer["result"]
 
 
-def test_a_code_completes_the_sign_in_once(watch: Watch) -> None:
+def test_a_code_completes_the_sign_in_once(session: Session) -> None:
     """The cookies and the CSRF token of the first step are used in the second."""
-    watch.garmin.code = "123456"
-    said = watch.ask("login")
-    assert "asks for a code (email)" in said.answer["result"]
-    assert 'ductile run it login --payload \'{"code": "123456"}\'' in said.answer["result"]
-    assert watch.garmin.sent_codes == 1
-    assert watch.ask("login", {"code": "000000"}).failed_for_good("does not accept the code")
-    assert watch.ask("login", {"code": "123456"}).answer["result"] == "connected"
-    assert watch.ask("poll").kind == "ok"
-    assert watch.ask("login", {"code": "123456"}).failed_for_good("no sign-in waits for a code")
+    session.garmin.code = "123456"
+    response = session.ask("login")
+    assert "asks for a code (email)" in response.answer["result"]
+    assert 'ductile run it login --payload \'{"code": "123456"}\'' in response.answer["result"]
+    assert session.garmin.sent_codes == 1
+    assert session.ask("login", {"code": "000000"}).failed_for_good("does not accept the code")
+    assert session.ask("login", {"code": "123456"}).answer["result"] == "connected"
+    assert session.ask("poll").kind == "ok"
+    assert session.ask("login", {"code": "123456"}).failed_for_good("no sign-in waits for a code")
 
 
-def test_a_login_that_was_killed_after_the_exchange_is_completed(watch: Watch) -> None:
+def test_a_login_that_was_killed_after_the_exchange_is_completed(session: Session) -> None:
     """The code is used up at Garmin; the same job again finds the grant on the disk."""
-    watch.garmin.code = "123456"
-    watch.ask("login")
-    assert watch.ask("login", {"code": "123456"}, keep=False).answer["result"] == "connected"
-    assert watch.ask("login", {"code": "123456"}).answer["result"] == "connected"
-    assert watch.ask("poll").kind == "ok"
+    session.garmin.code = "123456"
+    session.ask("login")
+    assert session.ask("login", {"code": "123456"}, keep_state=False).answer["result"] == "connected"
+    assert session.ask("login", {"code": "123456"}).answer["result"] == "connected"
+    assert session.ask("poll").kind == "ok"
 
 
-def test_a_code_that_comes_too_late_is_refused(watch: Watch) -> None:
-    watch.garmin.code = "123456"
-    watch.ask("login")
-    watch.state["login"]["expires_at"] = 0
-    assert watch.ask("login", {"code": "123456"}).failed_for_good("too late")
+def test_a_code_that_comes_too_late_is_refused(session: Session) -> None:
+    session.garmin.code = "123456"
+    session.ask("login")
+    session.state["login"]["expires_at"] = 0
+    assert session.ask("login", {"code": "123456"}).failed_for_good("too late")
 
 
-def test_a_wrong_password_is_not_tried_again(watch: Watch) -> None:
-    watch.config["password"] = "wrong"
-    said = watch.ask("login")
-    assert said.failed_for_good("Check `username` and `password`")
-    assert "wrong" not in said.answer["error"]
+def test_a_wrong_password_is_not_tried_again(session: Session) -> None:
+    session.config["password"] = "wrong"
+    response = session.ask("login")
+    assert response.failed_for_good("Check `username` and `password`")
+    assert "wrong" not in response.answer["error"]
 
 
-def test_an_older_identity_of_the_app_is_tried_and_remembered(watch: Watch) -> None:
-    watch.garmin.accepted_clients = {"GARMIN_CONNECT_MOBILE_ANDROID_DI"}
-    watch.logged_in()
-    watch.garmin.expire_access_tokens()
-    assert watch.ask("poll").kind == "ok"
-    clients = [call.form["client_id"] for call in watch.garmin.calls_to(TOKEN)]
+def test_an_older_identity_of_the_app_is_tried_and_remembered(session: Session) -> None:
+    session.garmin.accepted_clients = {"GARMIN_CONNECT_MOBILE_ANDROID_DI"}
+    session.log_in()
+    session.garmin.expire_access_tokens()
+    assert session.ask("poll").kind == "ok"
+    clients = [call.form["client_id"] for call in session.garmin.calls_to(TOKEN)]
     assert len(clients) == 4
     assert clients[-2:] == ["GARMIN_CONNECT_MOBILE_ANDROID_DI"] * 2
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "words"),
+    ("status", "body", "message"),
     [
         (429, b"", "429: Garmin has had too many sign-ins"),
         (403, b"<title>Just a moment...</title>", "takes this machine for a bot"),
@@ -234,37 +240,37 @@ def test_an_older_identity_of_the_app_is_tried_and_remembered(watch: Watch) -> N
     ],
 )
 def test_a_sign_in_that_is_refused_is_not_repeated(
-    watch: Watch, status: int, body: bytes, words: str
+    session: Session, status: int, body: bytes, message: str
 ) -> None:
     """Each further try would make a block longer."""
-    watch.garmin.fail_next(Reply(body, status), path="/sso/signin")
-    assert watch.ask("login").failed_for_good(words)
+    session.garmin.fail_next(Reply(body, status), path="/sso/signin")
+    assert session.ask("login").failed_for_good(message)
 
 
-def test_a_sign_in_page_that_is_down_may_come_back(watch: Watch) -> None:
-    watch.garmin.fail_next(Reply(b"<title>502 Bad Gateway</title>", 502), path="/sso/signin")
-    assert watch.ask("login").may_be_tried_again("502")
+def test_a_sign_in_page_that_is_down_may_come_back(session: Session) -> None:
+    session.garmin.fail_next(Reply(b"<title>502 Bad Gateway</title>", 502), path="/sso/signin")
+    assert session.ask("login").may_be_tried_again("502")
 
 
-def test_a_rate_limit_keeps_the_days_that_arrived(watch: Watch) -> None:
+def test_a_rate_limit_keeps_the_days_that_arrived(session: Session) -> None:
     """The next poll goes on with the day that was refused."""
-    watch.logged_in()
+    session.log_in()
     sleep = f"/wellness-service/wellness/dailySleepData/{DISPLAY_NAME}"
 
     def limit(call: Call) -> None:
-        if call.path == sleep and len(watch.garmin.calls_to(sleep)) == 2:
-            watch.garmin.fail_next(Reply(b"", 429, {"Retry-After": "3600"}), path=sleep)
+        if call.path == sleep and len(session.garmin.calls_to(sleep)) == 2:
+            session.garmin.fail_next(Reply(b"", 429, {"Retry-After": "3600"}), path=sleep)
 
-    watch.garmin.before = limit
-    said = watch.ask("poll")
-    assert said.answer["result"] == "2 of 2 days changed, 3 days are left for the next poll"
-    assert "429" in said.answer["logs"][0]["message"]
-    watch.garmin.before = lambda _: None
-    assert days_of(watch.ask("poll"))[-3:] == [str(TODAY - timedelta(days=n)) for n in (2, 1, 0)]
+    session.garmin.before = limit
+    response = session.ask("poll")
+    assert response.answer["result"] == "2 of 2 days changed, 3 days are left for the next poll"
+    assert "429" in response.answer["logs"][0]["message"]
+    session.garmin.before = lambda _: None
+    assert days_of(session.ask("poll"))[-3:] == [str(TODAY - timedelta(days=n)) for n in (2, 1, 0)]
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "retry", "words"),
+    ("status", "headers", "retry", "message"),
     [
         (429, {"Retry-After": "3600"}, True, "again in 3600 s"),
         (500, {}, True, "answers 500"),
@@ -272,16 +278,16 @@ def test_a_rate_limit_keeps_the_days_that_arrived(watch: Watch) -> None:
     ],
 )
 def test_a_refused_poll_says_what_happened(
-    watch: Watch, status: int, headers: dict[str, str], retry: bool, words: str
+    session: Session, status: int, headers: dict[str, str], retry: bool, message: str
 ) -> None:
-    watch.logged_in()
-    watch.garmin.fail_next(Reply(b"", status, headers), path=SUMMARY)
-    said = watch.ask("poll")
-    assert said.may_be_tried_again(words) if retry else said.failed_for_good(words)
+    session.log_in()
+    session.garmin.fail_next(Reply(b"", status, headers), path=SUMMARY)
+    response = session.ask("poll")
+    assert response.may_be_tried_again(message) if retry else response.failed_for_good(message)
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         ({"username": ""}, "`username` is missing"),
         ({"domain": "example.com"}, "garmin.com or garmin.cn"),
@@ -290,24 +296,31 @@ def test_a_refused_poll_says_what_happened(
         ({"timezone": "Nowhere"}, "Europe/Oslo"),
     ],
 )
-def test_a_config_that_cannot_be_used_is_exit_78(watch: Watch, config: dict[str, Any], words: str) -> None:
-    watch.config |= config
-    said = watch.ask("health")
-    assert said.exit_code == 78
-    assert words in said.answer["error"]
+def test_a_config_that_cannot_be_used_is_exit_78(
+    session: Session, config: dict[str, Any], message: str
+) -> None:
+    session.config |= config
+    response = session.ask("health")
+    assert response.exit_code == 78
+    assert message in response.answer["error"]
 
 
-def test_no_secret_is_in_a_message(watch: Watch) -> None:
-    """Neither password nor tokens, in results, logs and errors of a whole life."""
-    watch.garmin.code = "123456"
-    said = [
-        watch.ask("login"),
-        watch.ask("login", {"code": "123456"}),
-        watch.ask("poll"),
-        watch.ask("health"),
+def test_no_secret_is_in_a_message(session: Session) -> None:
+    """Results, logs and errors have neither the password nor tokens."""
+    session.garmin.code = "123456"
+    responses = [
+        session.ask("login"),
+        session.ask("login", {"code": "123456"}),
+        session.ask("poll"),
+        session.ask("health"),
     ]
-    watch.garmin.revoke_grants()
-    said.append(watch.ask("poll"))
-    shown = str([(each.answer.get("result"), each.answer.get("error"), each.stderr) for each in said])
-    secrets = [watch.garmin.password, *watch.garmin.grants[0].refresh_tokens]
-    assert not [secret for secret in secrets if secret in shown]
+    session.garmin.revoke_grants()
+    responses.append(session.ask("poll"))
+    text = str(
+        [
+            (response.answer.get("result"), response.answer.get("error"), response.stderr)
+            for response in responses
+        ]
+    )
+    secrets = [session.garmin.password, *session.garmin.grants[0].refresh_tokens]
+    assert not [secret for secret in secrets if secret in text]

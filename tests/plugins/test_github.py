@@ -25,10 +25,10 @@ def deliver(event: str | None, payload: dict[str, Any], **config: Any) -> Plugin
 
 
 def test_a_delivery_becomes_an_event_of_its_own_type() -> None:
-    """`github.<event>.<action>`, keyed by the delivery so that a redelivery is known."""
-    said = deliver("pull_request", PULL)
-    assert said.answer["result"] == "github.pull_request.opened"
-    (event,) = said.events
+    """The type is `github.<event>.<action>`, and the delivery id is the dedupe key."""
+    response = deliver("pull_request", PULL)
+    assert response.answer["result"] == "github.pull_request.opened"
+    (event,) = response.events
     assert (event["type"], event["dedupe_key"]) == ("github.pull_request.opened", "d1")
     assert event["payload"] == {
         **PULL,
@@ -53,19 +53,19 @@ def test_an_event_without_action_has_a_short_type() -> None:
 
 
 def test_ping_is_answered_and_leads_to_nothing() -> None:
-    said = deliver("ping", {"zen": "Keep it logically awesome.", "hook_id": 1})
-    assert (said.answer["result"], said.events) == ("pong: Keep it logically awesome.", [])
+    response = deliver("ping", {"zen": "Keep it logically awesome.", "hook_id": 1})
+    assert (response.answer["result"], response.events) == ("pong: Keep it logically awesome.", [])
 
 
 def test_a_delivery_as_a_form_is_understood() -> None:
     """GitHub offers two content types; the listener passes what is not JSON as `body`."""
-    said = deliver("pull_request", {"body": urlencode({"payload": json.dumps(PULL)})})
-    assert said.event_types == ["github.pull_request.opened"]
+    response = deliver("pull_request", {"body": urlencode({"payload": json.dumps(PULL)})})
+    assert response.event_types == ["github.pull_request.opened"]
     assert deliver("push", {"body": "payload=%7B"}).failed_for_good("form")
 
 
 @pytest.mark.parametrize(
-    ("config", "wanted"),
+    ("config", "accepted"),
     [
         ({"events": ["pull_request"]}, True),
         ({"events": ["pull_request.opened"]}, True),
@@ -74,15 +74,15 @@ def test_a_delivery_as_a_form_is_understood() -> None:
         ({"repositories": ["o/other"]}, False),
     ],
 )
-def test_only_what_is_wanted_goes_on(config: dict[str, Any], wanted: bool) -> None:
-    said = deliver("pull_request", PULL, **config)
-    assert bool(said.events) is wanted
-    assert said.answer["result"].startswith("github." if wanted else "passed over")
+def test_only_what_is_wanted_goes_on(config: dict[str, Any], accepted: bool) -> None:
+    response = deliver("pull_request", PULL, **config)
+    assert bool(response.events) is accepted
+    assert response.answer["result"].startswith("github." if accepted else "passed over")
 
 
 @pytest.mark.parametrize("event", [None, "", "Push Event", "../x"])
 def test_a_request_that_is_no_delivery_is_refused(event: str | None) -> None:
-    """An event's type is made of the header, so it has to be a plain word."""
+    """The header becomes part of the type of the event, so it has to be a plain word."""
     assert deliver(event, PUSH).failed_for_good("x-github-event")
 
 

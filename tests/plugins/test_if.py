@@ -27,7 +27,7 @@ PAYLOAD = {
 }
 
 
-def sort(*rules: dict[str, Any], otherwise: str | None = None) -> PluginResult:
+def run_rules(*rules: dict[str, Any], otherwise: str | None = None) -> PluginResult:
     config = {"rules": list(rules), **({} if otherwise is None else {"else": otherwise})}
     return ask("if", "handle", config=config, payload=PAYLOAD)
 
@@ -42,18 +42,18 @@ def test_the_first_true_rule_decides_and_the_payload_goes_on() -> None:
         rule("payload.n", "gt", 3, "middle"),
         rule("payload.n", "gt", 1, "small"),
     ]
-    said = sort(*rules)
-    assert said.answer["result"] == "middle"
-    assert said.events == [{"type": "middle", "payload": PAYLOAD}]
+    response = run_rules(*rules)
+    assert response.answer["result"] == "middle"
+    assert response.events == [{"type": "middle", "payload": PAYLOAD}]
 
 
 def test_else_and_nothing() -> None:
     never = rule("payload.n", "eq", 0)
-    assert sort(never, otherwise="other").event_types == ["other"]
-    assert sort(never).events == []
+    assert run_rules(never, otherwise="other").event_types == ["other"]
+    assert run_rules(never).events == []
 
 
-#: Each with whether it is true, all asked in one run: the first rule that is true but should not be is named.
+#: Comparisons, each with its truth. All are tested in one run, which names the first one with another truth.
 CASES = [
     ("payload.n", "eq", 5, True),
     ("payload.n", "eq", 5.0, True),
@@ -95,17 +95,17 @@ CASES = [
 
 
 def test_conditions_mean_what_they_mean_in_pipelines() -> None:
-    """Strict types, 1 = 1.0, true is not 1, a missing path is null or false."""
-    wrong = [
+    """Types are strict, 1 is 1.0, true is not 1, and a missing path is null or false."""
+    rules = [
         {"when": when if not truth else {"not": when}, "emit": f"{path} {op} {value}"}
         for path, op, value, truth in CASES
         for when in [{"path": path, "op": op, "value": value}]
     ]
-    assert sort(*wrong, otherwise="end").answer["result"] == "end"
+    assert run_rules(*rules, otherwise="end").answer["result"] == "end"
 
 
-def usable(comparison: PathComparison) -> bool:
-    """Not what the plugin refuses as a mistake in its rules, nor what looks at the rules themselves."""
+def is_usable(comparison: PathComparison) -> bool:
+    """Return whether the plugin accepts the comparison, and the rules themselves do not matter to it."""
     if comparison.path.startswith("config"):
         return False
     if comparison.op is Operator.IN:
@@ -117,14 +117,14 @@ def usable(comparison: PathComparison) -> bool:
 @settings(max_examples=15)
 @given(json_objects, json_objects, st.lists(comparisons(), min_size=30, max_size=60))
 def test_it_judges_as_the_core_does(
-    payload: JsonObject, context: JsonObject, asked: list[PathComparison]
+    payload: JsonObject, context: JsonObject, candidates: list[PathComparison]
 ) -> None:
     """The same condition means the same in a rule and in a step's `if`."""
     scope = EvalContext(payload=payload, context=context)
     rules: list[JsonObject] = [
         {"when": when if not evaluate(comparison, scope).is_true else {"not": when}, "emit": json.dumps(when)}
-        for comparison in asked
-        if usable(comparison)
+        for comparison in candidates
+        if is_usable(comparison)
         for when in [{"path": comparison.path, "op": comparison.op.value, "value": comparison.value}]
     ]
     request = {
@@ -146,19 +146,19 @@ def test_all_any_not() -> None:
         ({"any": []}, False),
         ({"all": []}, True),
     ]:
-        assert bool(sort({"when": condition, "emit": "hit"}).events) is truth, condition
+        assert bool(run_rules({"when": condition, "emit": "hit"}).events) is truth, condition
 
 
 def test_the_event_s_dedupe_key_goes_with_it() -> None:
     """A redelivered event stays the same event."""
-    said = ask(
+    response = ask(
         "if",
         "handle",
         config={"rules": [], "else": "x"},
         payload={"a": 1},
         event={"dedupe_key": "k"},
     )
-    assert said.events == [{"type": "x", "payload": {"a": 1}, "dedupe_key": "k"}]
+    assert response.events == [{"type": "x", "payload": {"a": 1}, "dedupe_key": "k"}]
 
 
 @pytest.mark.parametrize(
@@ -179,5 +179,5 @@ def test_the_event_s_dedupe_key_goes_with_it() -> None:
 )
 def test_invalid_rules_are_reported_by_health_and_handle(config: dict[str, Any]) -> None:
     for command in ("health", "handle"):
-        said = ask("if", command, config=config, payload={})
-        assert said.failed_for_good("rules") or said.failed_for_good("else")
+        response = ask("if", command, config=config, payload={})
+        assert response.failed_for_good("rules") or response.failed_for_good("else")

@@ -1,4 +1,4 @@
-"""mail reads a mailbox of a server that speaks IMAP."""
+"""mail reads a mailbox of an IMAP server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def raw(subject: str) -> bytes:
 
 
 @dataclass
-class Reader:
+class MailboxPoller:
     """Polls a mailbox again and again, with the state that Ductile would keep."""
 
     box: Mailbox
@@ -41,8 +41,8 @@ class Reader:
     config: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
 
-    def poll(self, *, stored: bool = True, **config: Any) -> PluginResult:
-        """With `stored=False` the answer is lost, as if the daemon had died."""
+    def poll(self, *, keep_state: bool = True, **config: Any) -> PluginResult:
+        """Poll once. With `keep_state=False` the response is lost, as if the daemon had died."""
         imap = {
             "host": "127.0.0.1",
             "port": self.port,
@@ -51,102 +51,102 @@ class Reader:
             "password": PASSWORD,
         }
         settings = {"imap": imap, **self.config, **config}
-        said = ask("mail", "poll", config=settings, state=self.state)
-        assert "canary" not in said.stderr + json.dumps(said.answer)
-        if said.kind == "ok" and stored:
-            self.state |= said.state
-        return said
+        response = ask("mail", "poll", config=settings, state=self.state)
+        assert "canary" not in response.stderr + json.dumps(response.answer)
+        if response.kind == "ok" and keep_state:
+            self.state |= response.state
+        return response
 
     def subjects(self, **options: Any) -> list[str]:
-        said = self.poll(**options)
-        assert said.kind == "ok", said
-        return [event["payload"]["subject"] for event in said.events]
+        response = self.poll(**options)
+        assert response.kind == "ok", response
+        return [event["payload"]["subject"] for event in response.events]
 
 
 @pytest.fixture
-def reader() -> Iterator[Reader]:
+def poller() -> Iterator[MailboxPoller]:
     box = Mailbox()
     box.add(raw("old"))
     with listening(box.serve) as port:
-        yield Reader(box, port)
+        yield MailboxPoller(box, port)
 
 
-def test_each_new_message_is_emitted_once(reader: Reader) -> None:
-    """What was there before is not; an answer that was lost is given again; the box is not changed."""
-    first = reader.subjects()
-    nothing = reader.subjects()
-    reader.box.add(raw("a"), raw("b"))
-    lost, again, none = reader.subjects(stored=False), reader.subjects(), reader.subjects()
-    assert (first, nothing, lost, again, none) == ([], [], ["a", "b"], ["a", "b"], [])
-    assert not any(command.startswith(("SELECT", "UID STORE")) for command in reader.box.commands)
-    assert not any("BODY[" in command for command in reader.box.commands), "that would mark it as read"
+def test_each_new_message_is_emitted_once(poller: MailboxPoller) -> None:
+    """Earlier messages are not emitted; lost events are emitted again; the mailbox is not changed."""
+    first = poller.subjects()
+    second = poller.subjects()
+    poller.box.add(raw("a"), raw("b"))
+    lost_events, repeated, last = poller.subjects(keep_state=False), poller.subjects(), poller.subjects()
+    assert (first, second, lost_events, repeated, last) == ([], [], ["a", "b"], ["a", "b"], [])
+    assert not any(command.startswith(("SELECT", "UID STORE")) for command in poller.box.commands)
+    assert not any("BODY[" in command for command in poller.box.commands), "that would mark it as read"
 
 
-def test_an_event_has_headers_text_and_attachments(reader: Reader) -> None:
+def test_an_event_has_headers_text_and_attachments(poller: MailboxPoller) -> None:
     message = a_message("caf\xe9", "Text\n", **{"In-Reply-To": "<x@y>"})
     message.add_alternative("<p>not this</p>", subtype="html")
     message.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="a.pdf")
     message.add_attachment(a_message("inner"))
-    reader.poll()
-    reader.box.add(message.as_bytes())
-    (event,) = reader.poll().events
+    poller.poll()
+    poller.box.add(message.as_bytes())
+    (event,) = poller.poll().events
     payload = event["payload"]
     assert payload["from"] == {"name": "Grace", "address": "grace@example.org"}
-    assert [each["address"] for each in payload["to"]] == ["ada@example.org", "bob@example.org"]
+    assert [recipient["address"] for recipient in payload["to"]] == ["ada@example.org", "bob@example.org"]
     assert (payload["subject"], payload["date"]) == ("caf\xe9", "2026-02-08T10:00:00Z")
     assert (payload["text"], payload["in_reply_to"], payload["truncated"]) == ("Text\n", "<x@y>", False)
     document, inner = payload["attachments"]
     assert (document["name"], document["size"], inner["media_type"]) == ("a.pdf", 4, "message/rfc822")
-    assert event["dedupe_key"] == f"mail:{USER}@127.0.0.1:{reader.port}/INBOX:7:2"
+    assert event["dedupe_key"] == f"mail:{USER}@127.0.0.1:{poller.port}/INBOX:7:2"
 
 
-def test_many_messages_come_over_several_polls(reader: Reader) -> None:
-    reader.box.add(*(raw(str(number)) for number in range(5)))
-    polls = [reader.subjects(initial=True, max_messages=3) for _ in range(3)]
+def test_many_messages_come_over_several_polls(poller: MailboxPoller) -> None:
+    poller.box.add(*(raw(str(number)) for number in range(5)))
+    polls = [poller.subjects(initial=True, max_messages=3) for _ in range(3)]
     assert polls == [["old", "0", "1"], ["2", "3", "4"], []]
 
 
-def test_nothing_is_lost_or_repeated_when_the_server_numbers_anew(reader: Reader) -> None:
+def test_nothing_is_lost_or_repeated_when_the_server_numbers_anew(poller: MailboxPoller) -> None:
     """UIDVALIDITY changes: known messages are recognised by their headers, new ones are found."""
-    reader.config = {"initial": True, "max_messages": 2}
-    before = [reader.subjects()]
-    reader.box.add(raw("a"), raw("b"))
-    before += [reader.subjects()]
-    reader.box.add(raw("c"), raw("d"), raw("e"))
-    reader.box.number_anew()
-    after = [reader.subjects() for _ in range(3)]
+    poller.config = {"initial": True, "max_messages": 2}
+    before = [poller.subjects()]
+    poller.box.add(raw("a"), raw("b"))
+    before += [poller.subjects()]
+    poller.box.add(raw("c"), raw("d"), raw("e"))
+    poller.box.number_anew()
+    after = [poller.subjects() for _ in range(3)]
     assert (before, after) == ([["old"], ["a", "b"]], [["c", "d"], ["e"], []])
-    searches = [command for command in reader.box.commands if "SINCE" in command]
+    searches = [command for command in poller.box.commands if "SINCE" in command]
     assert len(searches) == 2, "until all have been looked at"
 
 
-def test_messages_are_marked_or_moved_when_their_events_are_stored(reader: Reader) -> None:
-    """Not before: the answer of the poll that emitted them may be lost."""
-    reader.config = {"initial": True, "mark": "seen", "move_to": "Done"}
-    assert reader.subjects(stored=False) == ["old"]
-    assert (reader.box.flags, reader.box.moved) == ({}, {})
-    assert reader.subjects() == ["old"]
-    assert reader.box.moved == {}
-    assert reader.subjects() == []
-    assert (reader.box.flags, reader.box.moved) == ({1: {"Seen"}}, {1: "Done"})
-    assert reader.subjects() == []
+def test_messages_are_marked_or_moved_when_their_events_are_stored(poller: MailboxPoller) -> None:
+    """Messages are not marked before, because the response of the poll may be lost."""
+    poller.config = {"initial": True, "mark": "seen", "move_to": "Done"}
+    assert poller.subjects(keep_state=False) == ["old"]
+    assert (poller.box.flags, poller.box.moved) == ({}, {})
+    assert poller.subjects() == ["old"]
+    assert poller.box.moved == {}
+    assert poller.subjects() == []
+    assert (poller.box.flags, poller.box.moved) == ({1: {"Seen"}}, {1: "Done"})
+    assert poller.subjects() == []
 
 
 @pytest.mark.parametrize(
-    ("config", "capabilities", "words"),
+    ("config", "capabilities", "message"),
     [({"move_to": "Missing"}, None, "no such mailbox"), ({"move_to": "X"}, "IMAP4rev1", "cannot move")],
 )
 def test_messages_that_cannot_be_moved_are_a_fault_of_the_configuration(
-    reader: Reader, config: dict[str, Any], capabilities: str | None, words: str
+    poller: MailboxPoller, config: dict[str, Any], capabilities: str | None, message: str
 ) -> None:
-    reader.box.capabilities = capabilities or reader.box.capabilities
-    reader.poll(initial=True, **config)
-    said = reader.poll(initial=True, **config)
-    assert said.failed_for_good(words)
-    assert said.exit_code == 78
+    poller.box.capabilities = capabilities or poller.box.capabilities
+    poller.poll(initial=True, **config)
+    response = poller.poll(initial=True, **config)
+    assert response.failed_for_good(message)
+    assert response.exit_code == 78
 
 
-def test_attachments_are_saved_under_safe_names(reader: Reader, tmp_path: Path) -> None:
+def test_attachments_are_saved_under_safe_names(poller: MailboxPoller, tmp_path: Path) -> None:
     """No name leaves the directory, hides a file or replaces another one; they are artifacts of the job."""
     names = [
         "../../etc/passwd",
@@ -163,19 +163,19 @@ def test_attachments_are_saved_under_safe_names(reader: Reader, tmp_path: Path) 
         message.add_attachment(
             name.encode(), maintype="application", subtype="x", filename=name.replace("\r\n", "_")
         )
-    reader.box.add(message.as_bytes())
+    poller.box.add(message.as_bytes())
     root = tmp_path / "saved"
-    reader.poll()
-    reader.state["last_uid"] = 1
-    first = reader.poll(stored=False, save_attachments_to=str(root))
-    again = reader.poll(save_attachments_to=str(root))
-    assert first.answer["artifacts"] == again.answer["artifacts"]
+    poller.poll()
+    poller.state["last_uid"] = 1
+    first = poller.poll(keep_state=False, save_attachments_to=str(root))
+    second = poller.poll(save_attachments_to=str(root))
+    assert first.answer["artifacts"] == second.answer["artifacts"]
     saved = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     assert saved[:5] == ["7-2/1-passwd", "7-2/2-evil.exe", "7-2/3-bashrc", "7-2/4-a.txt", "7-2/5-a.txt"]
     assert len(saved) == len(names)
     assert all(len(name) < 130 for name in saved)
     assert not (tmp_path / "etc").exists()
-    assert {Path(each["path"]).read_bytes() for each in first.answer["artifacts"]} == {
+    assert {Path(artifact["path"]).read_bytes() for artifact in first.answer["artifacts"]} == {
         name.replace("\r\n", "\r\n").encode() for name in names
     }
 
@@ -192,51 +192,51 @@ def test_attachments_are_saved_under_safe_names(reader: Reader, tmp_path: Path) 
         b"Content-Transfer-Encoding: base64\r\nContent-Type: image/png; name*=utf-8''%ff\r\n\r\n!!!",
     ],
 )
-def test_a_malformed_message_is_an_event_like_any_other(reader: Reader, content: bytes) -> None:
-    """It does not stop those after it."""
-    reader.poll()
-    reader.box.add(content, raw("next"))
-    said = reader.poll()
-    assert said.kind == "ok", said
-    assert [event["payload"]["uid"] for event in said.events] == [2, 3]
+def test_a_malformed_message_is_an_event_like_any_other(poller: MailboxPoller, content: bytes) -> None:
+    """A malformed message does not stop later ones."""
+    poller.poll()
+    poller.box.add(content, raw("next"))
+    response = poller.poll()
+    assert response.kind == "ok", response
+    assert [event["payload"]["uid"] for event in response.events] == [2, 3]
 
 
-def test_a_large_message_is_emitted_with_its_headers_only(reader: Reader) -> None:
-    reader.box.add(a_message("large", "x" * 5000).as_bytes().replace(b"\n", b"\r\n"))
-    said = reader.poll(initial=True, max_bytes=2000)
-    assert [(event["payload"]["subject"], event["payload"]["truncated"]) for event in said.events] == [
+def test_a_large_message_is_emitted_with_its_headers_only(poller: MailboxPoller) -> None:
+    poller.box.add(a_message("large", "x" * 5000).as_bytes().replace(b"\n", b"\r\n"))
+    response = poller.poll(initial=True, max_bytes=2000)
+    assert [(event["payload"]["subject"], event["payload"]["truncated"]) for event in response.events] == [
         ("old", False),
         ("large", True),
     ]
 
 
-def test_text_is_taken_from_html_if_there_is_no_other(reader: Reader) -> None:
+def test_text_is_taken_from_html_if_there_is_no_other(poller: MailboxPoller) -> None:
     message = a_message("html")
     message.set_content("<style>a{}</style><p>One</p><p>Two &amp; three</p>", subtype="html")
-    reader.poll()
-    reader.box.add(message.as_bytes())
-    assert reader.poll().events[0]["payload"]["text"] == "One\n\nTwo & three"
+    poller.poll()
+    poller.box.add(message.as_bytes())
+    assert poller.poll().events[0]["payload"]["text"] == "One\n\nTwo & three"
 
 
-def test_refused_logins(reader: Reader) -> None:
+def test_refused_logins(poller: MailboxPoller) -> None:
     """A wrong or expired password is permanent, a server in trouble is not; neither shows the password."""
     for refusal in ("[AUTHENTICATIONFAILED] canary pass is wrong", "[EXPIRED] password expired"):
-        reader.box.login_refusal = refusal
-        said = reader.poll()
-        assert said.failed_for_good("refuses the login")
-        assert said.exit_code == 78
-    reader.box.login_refusal = "[UNAVAILABLE] try later"
-    assert reader.poll().may_be_tried_again("try later")
-    reader.box.login_refusal, reader.box.capabilities = None, "IMAP4rev1"
-    assert reader.subjects() == [], "without AUTH=PLAIN it is LOGIN"
+        poller.box.login_refusal = refusal
+        response = poller.poll()
+        assert response.failed_for_good("refuses the login")
+        assert response.exit_code == 78
+    poller.box.login_refusal = "[UNAVAILABLE] try later"
+    assert poller.poll().may_be_tried_again("try later")
+    poller.box.login_refusal, poller.box.capabilities = None, "IMAP4rev1"
+    assert poller.subjects() == [], "without AUTH=PLAIN it is LOGIN"
 
 
 @pytest.mark.parametrize("command", ["SELECT", "EXAMINE", "UID SEARCH", "UID FETCH"])
-def test_a_connection_that_is_cut_is_tried_again(reader: Reader, command: str) -> None:
-    reader.box.cut_at = command
-    reader.config = {"mark": "seen"} if command == "SELECT" else {}
-    assert reader.poll(initial=True).may_be_tried_again("IMAP")
-    assert reader.state == {}
+def test_a_connection_that_is_cut_is_tried_again(poller: MailboxPoller, command: str) -> None:
+    poller.box.cut_at = command
+    poller.config = {"mark": "seen"} if command == "SELECT" else {}
+    assert poller.poll(initial=True).may_be_tried_again("IMAP")
+    assert poller.state == {}
 
 
 def test_tls_is_used_and_the_certificate_is_checked(tmp_path: Path) -> None:
@@ -264,6 +264,6 @@ def test_tls_is_used_and_the_certificate_is_checked(tmp_path: Path) -> None:
     ],
 )
 def test_faults_of_the_configuration_end_with_status_78(config: dict[str, Any]) -> None:
-    said = ask("mail", "poll", config=config)
-    assert said.failed_for_good("`")
-    assert said.exit_code == 78
+    response = ask("mail", "poll", config=config)
+    assert response.failed_for_good("`")
+    assert response.exit_code == 78

@@ -1,4 +1,4 @@
-"""mail sends to a server that speaks SMTP."""
+"""mail sends messages to an SMTP server."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Sender:
             "password": PASSWORD,
         }
         settings = {"smtp": smtp, "from": "Ductile <bot@example.org>", **config}
-        said = ask("mail", "send", config=settings, payload=payload, state=self.state)
-        assert "canary" not in said.stderr + json.dumps(said.answer)
-        if said.kind == "ok":
-            self.state |= said.state
-        return said
+        response = ask("mail", "send", config=settings, payload=payload, state=self.state)
+        assert "canary" not in response.stderr + json.dumps(response.answer)
+        if response.kind == "ok":
+            self.state |= response.state
+        return response
 
     def message(self, index: int = -1) -> EmailMessage:
         parsed = email.message_from_bytes(self.office.received[index][2], policy=policy.default)
@@ -64,13 +64,13 @@ def test_a_message_is_sent_with_text_html_and_attachments(sender: Sender, tmp_pa
         "attachments": ["report.pdf", {"path": str(tmp_path / "report.pdf"), "name": "x.txt"}],
         "in_reply_to": "<q@example.org>",
     }
-    said = sender.send(payload, attachments_root=str(tmp_path))
+    response = sender.send(payload, attachments_root=str(tmp_path))
     recipients = ["ada@example.org", "bob@example.org", "eve@example.org"]
-    assert said.answer["result"]["accepted"] == recipients
+    assert response.answer["result"]["accepted"] == recipients
     assert sender.office.received[0][:2] == ("bot@example.org", recipients)
     message = sender.message()
     assert (message["From"], message["Subject"]) == ("Ductile <bot@example.org>", "caf\xe9")
-    assert message["Message-ID"] == said.answer["result"]["message_id"]
+    assert message["Message-ID"] == response.answer["result"]["message_id"]
     assert (message["In-Reply-To"], message["Auto-Submitted"]) == ("<q@example.org>", "auto-generated")
     body = message.get_body(("plain",))
     assert body is not None
@@ -79,7 +79,7 @@ def test_a_message_is_sent_with_text_html_and_attachments(sender: Sender, tmp_pa
 
 
 def test_a_retry_sends_the_same_message_again(sender: Sender) -> None:
-    """The server took it and the connection broke before it said so: the Message-ID is the same."""
+    """The connection breaks after the server has accepted the message; the Message-ID is the same."""
     sender.office.cut_after_data = True
     assert sender.send(HELLO).may_be_tried_again("SMTP server")
     sender.office.cut_after_data = False
@@ -88,29 +88,29 @@ def test_a_retry_sends_the_same_message_again(sender: Sender) -> None:
 
 
 def test_the_same_id_is_not_sent_twice(sender: Sender) -> None:
-    first, again, other = (sender.send({**HELLO, "id": each}) for each in ("a", "a", "b"))
-    assert first.answer["result"]["message_id"] == again.answer["result"]["message_id"]
-    assert again.answer["result"]["sent_before"] is True
+    first, repeated, other = (sender.send({**HELLO, "id": message_id}) for message_id in ("a", "a", "b"))
+    assert first.answer["result"]["message_id"] == repeated.answer["result"]["message_id"]
+    assert repeated.answer["result"]["sent_before"] is True
     assert other.answer["result"]["message_id"] != first.answer["result"]["message_id"]
     assert len(sender.office.received) == 2
 
 
-EVIL = "x\r\nBcc: eve@example.org"
+INJECTION = "x\r\nBcc: eve@example.org"
 
 
 @pytest.mark.parametrize(
     "payload",
     [
-        {"subject": EVIL},
+        {"subject": INJECTION},
         {"subject": "x\nBcc: eve@example.org"},
         {"subject": "x\rBcc: eve@example.org"},
-        {"to": f"ada@example.org{EVIL}"},
+        {"to": f"ada@example.org{INJECTION}"},
         {"to": ["ada@example.org>\r\nRCPT TO:<eve@example.org"]},
         {"to": "Ada\r\nBcc: eve@example.org <ada@example.org>"},
-        {"cc": EVIL},
-        {"reply_to": EVIL},
+        {"cc": INJECTION},
+        {"reply_to": INJECTION},
         {"in_reply_to": "<a@b>\r\nBcc: eve@example.org"},
-        {"attachments": [{"path": "a", "name": EVIL}]},
+        {"attachments": [{"path": "a", "name": INJECTION}]},
         {"to": "not an address"},
         {"to": "a@b@c"},
         {"to": {"a": 1}},
@@ -119,16 +119,16 @@ EVIL = "x\r\nBcc: eve@example.org"
 def test_headers_cannot_be_injected(sender: Sender, payload: dict[str, Any], tmp_path: Path) -> None:
     """A line break is refused, before anything is sent."""
     (tmp_path / "a").touch()
-    said = sender.send({**HELLO, **payload}, attachments_root=str(tmp_path))
-    assert said.failed_for_good("`")
+    response = sender.send({**HELLO, **payload}, attachments_root=str(tmp_path))
+    assert response.failed_for_good("`")
     assert sender.office.received == []
 
 
 def test_recipients_can_be_limited(sender: Sender) -> None:
-    allow = {"allow_to": ["ada@example.org", "@Example.com"]}
-    assert sender.send({**HELLO, "to": ["ADA@example.org", "x@example.com"]}, **allow).kind == "ok"
-    assert sender.send({**HELLO, "cc": "eve@evil.org"}, **allow).failed_for_good("allow_to")
-    assert sender.send({**HELLO, "to": "x@evil.example.com"}, **allow).failed_for_good("allow_to")
+    config = {"allow_to": ["ada@example.org", "@Example.com"]}
+    assert sender.send({**HELLO, "to": ["ADA@example.org", "x@example.com"]}, **config).kind == "ok"
+    assert sender.send({**HELLO, "cc": "eve@evil.org"}, **config).failed_for_good("allow_to")
+    assert sender.send({**HELLO, "to": "x@evil.example.com"}, **config).failed_for_good("allow_to")
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "link", "missing", "."])
@@ -159,19 +159,19 @@ def test_a_refusal_is_tried_again_as_its_code_says(
     sender: Sender, replies: dict[str, str], retry: bool
 ) -> None:
     sender.office.replies = replies
-    said = sender.send(HELLO)
-    assert said.kind == "error"
-    assert said.answer["retry"] is retry
-    assert said.exit_code == (78 if "535" in str(replies) else 0)
-    assert said.state == {}
+    response = sender.send(HELLO)
+    assert response.kind == "error"
+    assert response.answer["retry"] is retry
+    assert response.exit_code == (78 if "535" in str(replies) else 0)
+    assert response.state == {}
 
 
 def test_one_refused_recipient_does_not_send_it_twice_to_the_others(sender: Sender) -> None:
     sender.office.replies = {"RCPT TO:<bob": "550 unknown"}
-    said = sender.send({**HELLO, "to": "ada@example.org, bob@example.org"})
-    assert said.answer["result"]["accepted"] == ["ada@example.org"]
-    assert said.answer["result"]["refused"] == {"bob@example.org": "550 unknown"}
-    assert said.answer["logs"][0]["level"] == "error"
+    response = sender.send({**HELLO, "to": "ada@example.org, bob@example.org"})
+    assert response.answer["result"]["accepted"] == ["ada@example.org"]
+    assert response.answer["result"]["refused"] == {"bob@example.org": "550 unknown"}
+    assert response.answer["logs"][0]["level"] == "error"
 
 
 def test_a_farewell_that_fails_does_not_undo_the_sending(sender: Sender) -> None:
@@ -180,7 +180,7 @@ def test_a_farewell_that_fails_does_not_undo_the_sending(sender: Sender) -> None
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         ({"from": None}, "`from`"),
         ({"from": "nobody"}, "`from`"),
@@ -190,13 +190,13 @@ def test_a_farewell_that_fails_does_not_undo_the_sending(sender: Sender) -> None
     ],
 )
 def test_faults_of_the_configuration_end_with_status_78(
-    sender: Sender, config: dict[str, Any], words: str
+    sender: Sender, config: dict[str, Any], message: str
 ) -> None:
     if isinstance(config.get("smtp"), dict):
         config["smtp"]["port"] = sender.port
-    said = sender.send(HELLO, **config)
-    assert said.failed_for_good(words)
-    assert said.exit_code == 78
+    response = sender.send(HELLO, **config)
+    assert response.failed_for_good(message)
+    assert response.exit_code == 78
 
 
 @pytest.mark.parametrize("payload", [{"to": "a@b.org"}, {"text": "x"}, {**HELLO, "attachments": "a"}])

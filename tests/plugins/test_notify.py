@@ -1,6 +1,6 @@
 """notify, with apprise itself and with a stand-in for it, both of which post to a real server.
 
-The stand-in answers as apprise 1 did, starts sooner, and can be set to raise.
+The stand-in behaves as apprise 1, starts faster, and can raise an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from builders.services import Reply, Service, a_service
 from builders.shipped import PluginResult, ask
 
-#: What of apprise's interface is used: add and notify answer true or false.
+#: The part of apprise's interface that the plugin uses: `add` and `notify` return true or false.
 APPRISE = """\
 import json, urllib.request
 
@@ -39,16 +39,16 @@ class Apprise:
 
 
 @dataclass
-class People:
+class Notifications:
     service: Service
     packages: Path
     state: dict[str, Any] = field(default_factory=dict)
 
-    def tell(
+    def notify(
         self, payload: dict[str, Any], *paths: str, event: dict[str, Any] | None = None, **config: Any
     ) -> PluginResult:
         urls = [self.service.url + path for path in paths or ("/a",)]
-        said = ask(
+        response = ask(
             "notify",
             "handle",
             config={"secret_urls": urls, **config},
@@ -57,105 +57,109 @@ class People:
             state=self.state,
             environ={"PYTHONPATH": str(self.packages)},
         )
-        self.state |= said.state
-        return said
+        self.state |= response.state
+        return response
 
     @property
-    def got(self) -> list[dict[str, Any]]:
-        return [json.loads(asked.body) for asked in self.service.requests]
+    def messages(self) -> list[dict[str, Any]]:
+        return [json.loads(request.body) for request in self.service.requests]
 
 
 @pytest.fixture
-def people(tmp_path: Path) -> Iterator[People]:
+def notifications(tmp_path: Path) -> Iterator[Notifications]:
     (tmp_path / "apprise.py").write_text(APPRISE)
-    with a_service(lambda asked: Reply(status=500 if "bad" in asked.path else 200)) as service:
-        yield People(service, tmp_path)
+    with a_service(lambda request: Reply(status=500 if "bad" in request.path else 200)) as service:
+        yield Notifications(service, tmp_path)
 
 
-def test_a_message_reaches_every_address(people: People) -> None:
-    said = people.tell({"message": "hi", "title": "t", "type": "warning"}, "/a", "/b")
-    assert said.answer["result"] == "sent to 2 of 2"
-    assert people.got == [{"body": "hi", "title": "t", "type": "warning"}] * 2
+def test_a_message_reaches_every_address(notifications: Notifications) -> None:
+    response = notifications.notify({"message": "hi", "title": "t", "type": "warning"}, "/a", "/b")
+    assert response.answer["result"] == "sent to 2 of 2"
+    assert notifications.messages == [{"body": "hi", "title": "t", "type": "warning"}] * 2
 
 
-def test_a_redelivery_does_not_notify_twice(people: People) -> None:
-    """Sent ids are kept in state."""
-    people.tell({"message": "hi"})
-    again = people.tell({"message": "hi"})
-    assert (again.answer["result"], again.state) == ("sent before", {})
-    assert len(people.got) == 1
+def test_a_redelivery_does_not_notify_twice(notifications: Notifications) -> None:
+    """The ids of sent messages are kept in the state."""
+    notifications.notify({"message": "hi"})
+    repeated = notifications.notify({"message": "hi"})
+    assert (repeated.answer["result"], repeated.state) == ("sent before", {})
+    assert len(notifications.messages) == 1
 
 
-def test_messages_are_the_same_by_id_key_or_event(people: People) -> None:
-    """Its own id, else the event's key, else the event."""
-    people.tell({"message": "hi", "id": "1"}, event={"dedupe_key": "k"})
-    people.tell({"message": "hi", "id": "1"})
-    people.tell({"message": "hi"}, event={"dedupe_key": "k"})
-    people.tell({"message": "hi"}, event={"dedupe_key": "k"})
-    people.tell({"message": "hi"})
-    assert people.state["sent"] == ["1", "k", "e1"]
-    assert len(people.got) == 3
+def test_messages_are_the_same_by_id_key_or_event(notifications: Notifications) -> None:
+    """A message is known by its own id, else by the dedupe key of its event, else by the event."""
+    notifications.notify({"message": "hi", "id": "1"}, event={"dedupe_key": "k"})
+    notifications.notify({"message": "hi", "id": "1"})
+    notifications.notify({"message": "hi"}, event={"dedupe_key": "k"})
+    notifications.notify({"message": "hi"}, event={"dedupe_key": "k"})
+    notifications.notify({"message": "hi"})
+    assert notifications.state["sent"] == ["1", "k", "e1"]
+    assert len(notifications.messages) == 3
 
 
-def test_the_memory_is_bounded(people: People) -> None:
-    """State has a limit."""
+def test_the_memory_is_bounded(notifications: Notifications) -> None:
+    """The state keeps the latest ids only."""
     for number in range(4):
-        people.tell({"message": "hi", "id": str(number)}, remember=2)
-    assert people.state["sent"] == ["2", "3"]
+        notifications.notify({"message": "hi", "id": str(number)}, remember=2)
+    assert notifications.state["sent"] == ["2", "3"]
 
 
-def test_an_undelivered_message_is_tried_again_and_not_remembered(people: People) -> None:
-    said = people.tell({"message": "hi"}, "/bad", "/raise")
-    assert said.may_be_tried_again("no address took the message")
-    assert said.state == {}
+def test_an_undelivered_message_is_tried_again_and_not_remembered(notifications: Notifications) -> None:
+    response = notifications.notify({"message": "hi"}, "/bad", "/raise")
+    assert response.may_be_tried_again("no address took the message")
+    assert response.state == {}
 
 
-def test_one_address_that_fails_does_not_make_the_others_ring_twice(people: People) -> None:
-    said = people.tell({"message": "hi"}, "/bad", "/a")
-    assert said.answer["result"] == "sent to 1 of 2"
-    assert said.answer["logs"] == [{"level": "error", "message": "secret_urls[0] did not take the message"}]
-    assert people.state["sent"] == ["e1"]
+def test_one_address_that_fails_does_not_make_the_others_ring_twice(notifications: Notifications) -> None:
+    response = notifications.notify({"message": "hi"}, "/bad", "/a")
+    assert response.answer["result"] == "sent to 1 of 2"
+    assert response.answer["logs"] == [
+        {"level": "error", "message": "secret_urls[0] did not take the message"}
+    ]
+    assert notifications.state["sent"] == ["e1"]
 
 
-def test_an_address_is_never_shown(people: People) -> None:
-    """It holds a token. Neither when it is not understood, nor when its service fails."""
-    failed = people.tell({"message": "hi"}, "/raise-canary")
-    odd = ask(
+def test_an_address_is_never_shown(notifications: Notifications) -> None:
+    """An address, which has a token, is shown neither if it is unknown, nor if its service fails."""
+    failed = notifications.notify({"message": "hi"}, "/raise-canary")
+    unknown = ask(
         "notify",
         "health",
         config={"secret_urls": ["odd://canary"]},
-        environ={"PYTHONPATH": str(people.packages)},
+        environ={"PYTHONPATH": str(notifications.packages)},
     )
-    assert odd.failed_for_good("secret_urls[0]")
-    for said in (failed, odd):
-        assert "canary" not in said.stderr + json.dumps(said.answer)
+    assert unknown.failed_for_good("secret_urls[0]")
+    for response in (failed, unknown):
+        assert "canary" not in response.stderr + json.dumps(response.answer)
 
 
 @pytest.mark.parametrize(
     ("payload", "body"),
     [({"text": "t"}, "t"), ({"message": " ", "result": "r"}, "r"), ({"a": 1}, '{\n  "a": 1\n}')],
 )
-def test_events_of_other_plugins_can_be_sent(people: People, payload: dict[str, Any], body: str) -> None:
-    people.tell(payload, title="default")
-    assert people.got == [{"body": body, "title": "default", "type": "info"}]
+def test_events_of_other_plugins_can_be_sent(
+    notifications: Notifications, payload: dict[str, Any], body: str
+) -> None:
+    notifications.notify(payload, title="default")
+    assert notifications.messages == [{"body": body, "title": "default", "type": "info"}]
 
 
-def test_nothing_to_say_is_a_mistake(people: People) -> None:
-    assert people.tell({}).failed_for_good("nothing to say")
+def test_nothing_to_say_is_a_mistake(notifications: Notifications) -> None:
+    assert notifications.notify({}).failed_for_good("nothing to say")
 
 
 def test_without_apprise_it_says_what_to_install(tmp_path: Path) -> None:
-    """Exit 78, which is permanent."""
+    """The exit status 78 is a permanent failure."""
     (tmp_path / "apprise.py").write_text("raise ImportError\n")
-    said = ask(
+    response = ask(
         "notify",
         "handle",
         config={"secret_urls": ["json://localhost"]},
         payload={"message": "hi"},
         environ={"PYTHONPATH": str(tmp_path)},
     )
-    assert (said.kind, said.exit_code) == ("config", 78)
-    assert "pip install apprise" in said.stderr
+    assert (response.kind, response.exit_code) == ("config", 78)
+    assert "pip install apprise" in response.stderr
 
 
 @pytest.mark.parametrize("urls", [None, [], [5], {}])
@@ -163,40 +167,49 @@ def test_invalid_addresses_are_reported(urls: Any) -> None:
     assert ask("notify", "health", config={"secret_urls": urls}).failed_for_good("`secret_urls`")
 
 
-def with_apprise(command: str, *urls: str) -> PluginResult:
-    """With the package itself, which is installed where the tests run: `python3` is that interpreter then."""
+def run_with_apprise(command: str, *urls: str) -> PluginResult:
+    """Run the plugin with the interpreter of the tests, for which the package apprise is installed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     config = {"secret_urls": list(urls)}
     payload = {"message": "hi", "title": "t", "type": "warning"}
     return ask("notify", command, config=config, payload=payload, environ={"PATH": path})
 
 
-def at(service: Service, path: str) -> str:
-    """An address as apprise writes it: it posts its messages as JSON."""
+def apprise_url(service: Service, path: str) -> str:
+    """Return an address in the syntax of apprise, to which it posts messages as JSON."""
     return service.url.replace("http://", "json://") + path
 
 
-def test_apprise_sends_it_and_is_believed(people: People) -> None:
-    said = with_apprise("handle", at(people.service, "/a"), at(people.service, "/bad"))
-    assert said.answer["result"] == "sent to 1 of 2"
-    assert said.answer["logs"] == [{"level": "error", "message": "secret_urls[1] did not take the message"}]
-    assert said.state == {"sent": ["e1"]}
-    assert [asked.path for asked in people.service.requests] == ["/a", "/bad"]
-    for got in people.got:
-        assert (got["message"], got["title"], got["type"]) == ("hi", "t", "warning")
+def test_apprise_sends_it_and_is_believed(notifications: Notifications) -> None:
+    response = run_with_apprise(
+        "handle", apprise_url(notifications.service, "/a"), apprise_url(notifications.service, "/bad")
+    )
+    assert response.answer["result"] == "sent to 1 of 2"
+    assert response.answer["logs"] == [
+        {"level": "error", "message": "secret_urls[1] did not take the message"}
+    ]
+    assert response.state == {"sent": ["e1"]}
+    assert [request.path for request in notifications.service.requests] == ["/a", "/bad"]
+    for message in notifications.messages:
+        assert (message["message"], message["title"], message["type"]) == ("hi", "t", "warning")
 
 
-def test_apprise_understands_an_address_without_sending(people: People) -> None:
-    assert with_apprise("health", at(people.service, "/a")).answer["result"] == "healthy, 1 addresses"
-    assert people.got == []
+def test_apprise_understands_an_address_without_sending(notifications: Notifications) -> None:
+    assert (
+        run_with_apprise("health", apprise_url(notifications.service, "/a")).answer["result"]
+        == "healthy, 1 addresses"
+    )
+    assert notifications.messages == []
 
 
-def test_a_message_apprise_could_not_send_is_retried_without_its_address(people: People) -> None:
-    refused = with_apprise("handle", at(people.service, "/bad-canary"))
-    unreachable = with_apprise("handle", "json://canary:canary@127.0.0.1:1/canary")
-    odd = with_apprise("handle", "odd://canary")
-    for said in (refused, unreachable):
-        assert said.may_be_tried_again("no address took the message")
-    assert odd.failed_for_good("secret_urls[0]")
-    for said in (refused, unreachable, odd):
-        assert "canary" not in said.stderr + json.dumps(said.answer)
+def test_a_message_apprise_could_not_send_is_retried_without_its_address(
+    notifications: Notifications,
+) -> None:
+    refused = run_with_apprise("handle", apprise_url(notifications.service, "/bad-canary"))
+    unreachable = run_with_apprise("handle", "json://canary:canary@127.0.0.1:1/canary")
+    unknown = run_with_apprise("handle", "odd://canary")
+    for response in (refused, unreachable):
+        assert response.may_be_tried_again("no address took the message")
+    assert unknown.failed_for_good("secret_urls[0]")
+    for response in (refused, unreachable, unknown):
+        assert "canary" not in response.stderr + json.dumps(response.answer)

@@ -21,8 +21,8 @@ from fakes.service import Call, Reply
 REDIRECT = "http://127.0.0.1:9/callback"
 
 
-class Things(OAuthService):
-    """An API with one resource."""
+class ThingsService(OAuthService):
+    """A service with OAuth and one resource."""
 
     def respond(self, call: Call) -> Reply:
         if (reply := self.respond_oauth(call)) is not None:
@@ -32,10 +32,10 @@ class Things(OAuthService):
         return Reply({"things": [1]})
 
 
-class Connected:
-    """A plugin's state from job to job, as Ductile keeps it: applied only if the job succeeds."""
+class ConnectedPlugin:
+    """A plugin with its state from job to job, which is applied only if the job succeeds."""
 
-    def __init__(self, service: Things) -> None:
+    def __init__(self, service: ThingsService) -> None:
         self.service = service
         self.state: dict[str, Any] = {}
         self.clock_offset = 0.0
@@ -81,259 +81,261 @@ class Connected:
 
 
 @pytest.fixture
-def service() -> Iterator[Things]:
-    with Things() as service:
+def service() -> Iterator[ThingsService]:
+    with ThingsService() as service:
         yield service
 
 
 @pytest.fixture
-def it(service: Things, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connected:
+def plugin(service: ThingsService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectedPlugin:
     monkeypatch.setenv("DUCTILE_DATA_DIR", str(tmp_path / "plugin-data" / "things"))
-    return Connected(service)
+    return ConnectedPlugin(service)
 
 
 def things(account: oauth2.Account) -> Any:
     return account.call("GET", account.provider.token_url.replace("/token", "/things")).json()
 
 
-def agree(it: Connected, url: str) -> dict[str, str]:
-    """Open the page as a browser does, and return what the redirect brings back."""
-    asked = urlsplit(url)
-    answer = call(Request({}), "GET", f"{it.service.url}{asked.path}?{asked.query}")
-    assert answer.status == 302
-    return {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()}
+def authorise(plugin: ConnectedPlugin, url: str) -> dict[str, str]:
+    """Open the page as a browser does, and return the query of the redirect."""
+    parts = urlsplit(url)
+    reply = call(Request({}), "GET", f"{plugin.service.url}{parts.path}?{parts.query}")
+    assert reply.status == 302
+    return {name: values[0] for name, values in parse_qs(urlsplit(reply.headers["location"]).query).items()}
 
 
-def begin(it: Connected) -> dict[str, Any]:
-    account = it.job({"redirect_uri": REDIRECT})
-    started = account.start()
-    it.succeed(account)
-    return started
+def start_authorisation(plugin: ConnectedPlugin) -> dict[str, Any]:
+    account = plugin.job({"redirect_uri": REDIRECT})
+    authorisation = account.start()
+    plugin.succeed(account)
+    return authorisation
 
 
 def test_the_challenge_is_that_of_the_standard() -> None:
-    """The example in appendix B of RFC 7636."""
+    """The values are the example in appendix B of RFC 7636."""
     verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
     assert oauth2.challenge_of(verifier) == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
-def test_a_code_becomes_a_grant_that_works(it: Connected) -> None:
-    started = begin(it)
-    asked = parse_qs(urlsplit(started["url"]).query)
-    assert (asked["code_challenge_method"], asked["redirect_uri"]) == (["S256"], [REDIRECT])
-    account = it.job(agree(it, started["url"]))
+def test_a_code_becomes_a_grant_that_works(plugin: ConnectedPlugin) -> None:
+    authorisation = start_authorisation(plugin)
+    query = parse_qs(urlsplit(authorisation["url"]).query)
+    assert (query["code_challenge_method"], query["redirect_uri"]) == (["S256"], [REDIRECT])
+    account = plugin.job(authorise(plugin, authorisation["url"]))
     assert account.complete() == "connected"
-    it.succeed(account)
-    assert things(it.job()) == {"things": [1]}
-    assert it.refreshes == 1, "the exchange; the access token is fresh"
+    plugin.succeed(account)
+    assert things(plugin.job()) == {"things": [1]}
+    assert plugin.refreshes == 1, "the exchange; the access token is fresh"
 
 
-def test_the_verifier_leaves_only_towards_the_provider(it: Connected) -> None:
-    """It is in the state until the grant is there, and neither in the address nor in a result."""
-    started = begin(it)
-    verifier = it.state["oauth"]["pending"]["verifier_secret"]
-    assert verifier not in json.dumps(started)
-    account = it.job(agree(it, started["url"]))
+def test_the_verifier_leaves_only_towards_the_provider(plugin: ConnectedPlugin) -> None:
+    """The verifier is in the state until the grant arrives, and neither in the address nor in a result."""
+    authorisation = start_authorisation(plugin)
+    verifier = plugin.state["oauth"]["pending"]["verifier_secret"]
+    assert verifier not in json.dumps(authorisation)
+    account = plugin.job(authorise(plugin, authorisation["url"]))
     account.complete()
-    it.succeed(account)
-    assert "pending" not in it.state["oauth"]
+    plugin.succeed(account)
+    assert "pending" not in plugin.state["oauth"]
 
 
-def test_a_state_is_used_once(it: Connected) -> None:
-    back = agree(it, begin(it)["url"])
-    account = it.job(back)
+def test_a_state_is_used_once(plugin: ConnectedPlugin) -> None:
+    callback = authorise(plugin, start_authorisation(plugin)["url"])
+    account = plugin.job(callback)
     account.complete()
-    it.succeed(account)
+    plugin.succeed(account)
     with pytest.raises(Failure, match="completed already"):
-        it.job({**back, "code": "another"}).complete()
+        plugin.job({**callback, "code": "another"}).complete()
 
 
 @pytest.mark.parametrize("state", ["forged", "fälschung"])
-def test_another_state_is_refused(it: Connected, state: str) -> None:
-    """A code that somebody else has put into the redirect does not connect their account."""
-    back = agree(it, begin(it)["url"])
-    with pytest.raises(Failure, match="`state` is not that of the last") as refused:
-        it.job({**back, "state": state}).complete()
-    assert not refused.value.retry
-    assert it.refreshes == 0
+def test_another_state_is_refused(plugin: ConnectedPlugin, state: str) -> None:
+    """A code that an attacker has put into the redirect does not connect the attacker's account."""
+    callback = authorise(plugin, start_authorisation(plugin)["url"])
+    with pytest.raises(Failure, match="`state` is not that of the last") as failure:
+        plugin.job({**callback, "state": state}).complete()
+    assert not failure.value.retry
+    assert plugin.refreshes == 0
 
 
-def test_an_authorisation_has_ten_minutes(it: Connected) -> None:
-    back = agree(it, begin(it)["url"])
-    it.clock_offset = 601
+def test_an_authorisation_has_ten_minutes(plugin: ConnectedPlugin) -> None:
+    callback = authorise(plugin, start_authorisation(plugin)["url"])
+    plugin.clock_offset = 601
     with pytest.raises(Failure, match="not completed in time: repeat `ductile plugin authorize things`"):
-        it.job(back).complete()
+        plugin.job(callback).complete()
 
 
-def test_a_refused_authorisation_is_reported(it: Connected) -> None:
-    it.service.denies = True
-    with pytest.raises(Failure, match="access_denied: The user denied") as refused:
-        it.job(agree(it, begin(it)["url"])).complete()
-    assert not refused.value.retry
+def test_a_refused_authorisation_is_reported(plugin: ConnectedPlugin) -> None:
+    plugin.service.denies = True
+    with pytest.raises(Failure, match="access_denied: The user denied") as failure:
+        plugin.job(authorise(plugin, start_authorisation(plugin)["url"])).complete()
+    assert not failure.value.retry
 
 
-def test_a_repeated_callback_finds_the_grant_of_the_first(it: Connected) -> None:
+def test_a_repeated_callback_finds_the_grant_of_the_first(plugin: ConnectedPlugin) -> None:
     """The process was killed after the exchange, so its state is lost, and the code is used up."""
-    back = agree(it, begin(it)["url"])
-    it.job(back).complete()
-    account = it.job(back)
+    callback = authorise(plugin, start_authorisation(plugin)["url"])
+    plugin.job(callback).complete()
+    account = plugin.job(callback)
     assert account.complete() == "connected"
-    it.succeed(account)
-    assert things(it.job()) == {"things": [1]}
+    plugin.succeed(account)
+    assert things(plugin.job()) == {"things": [1]}
 
 
-def test_without_a_grant_it_says_what_to_do(it: Connected) -> None:
-    with pytest.raises(Failure, match="run `ductile plugin authorize things`") as refused:
-        it.job().access_token()
-    assert not refused.value.retry
+def test_without_a_grant_it_says_what_to_do(plugin: ConnectedPlugin) -> None:
+    with pytest.raises(Failure, match="run `ductile plugin authorize things`") as failure:
+        plugin.job().access_token()
+    assert not failure.value.retry
 
 
 @pytest.mark.parametrize("rotation", list(Rotation))
-def test_an_expired_token_is_renewed_before_it_is_used(it: Connected, rotation: Rotation) -> None:
-    it.service.rotation = rotation
-    it.connect()
+def test_an_expired_token_is_renewed_before_it_is_used(plugin: ConnectedPlugin, rotation: Rotation) -> None:
+    plugin.service.rotation = rotation
+    plugin.connect()
     for _ in range(3):
-        account = it.job()
+        account = plugin.job()
         assert things(account) == {"things": [1]}
-        it.succeed(account)
-        it.state["oauth"]["grant"]["token_expires_at"] = 0
-    assert it.refreshes == 3
+        plugin.succeed(account)
+        plugin.state["oauth"]["grant"]["token_expires_at"] = 0
+    assert plugin.refreshes == 3
 
 
-def test_a_token_is_renewed_a_minute_before_its_end(it: Connected) -> None:
-    it.connect({"token_expires_at": time.time() + 59})
-    it.job().access_token()
-    assert it.refreshes == 1
-    it.connect({"token_expires_at": time.time() + 600, "id": "g2"})
-    it.job().access_token()
-    assert it.refreshes == 1
+def test_a_token_is_renewed_a_minute_before_its_end(plugin: ConnectedPlugin) -> None:
+    plugin.connect({"token_expires_at": time.time() + 59})
+    plugin.job().access_token()
+    assert plugin.refreshes == 1
+    plugin.connect({"token_expires_at": time.time() + 600, "id": "g2"})
+    plugin.job().access_token()
+    assert plugin.refreshes == 1
 
 
-def test_a_new_grant_is_on_the_disk_before_it_is_used(it: Connected, tmp_path: Path) -> None:
+def test_a_new_grant_is_on_the_disk_before_it_is_used(plugin: ConnectedPlugin, tmp_path: Path) -> None:
     """When the API is called with the new access token, the file already has the new refresh token."""
-    it.connect()
+    plugin.connect()
     file = tmp_path / "plugin-data" / "things" / "oauth.json"
-    seen = []
+    tokens = []
 
-    def look(call: Call) -> None:
+    def record(call: Call) -> None:
         if call.path == "/things":
-            seen.append((call.bearer, json.loads(file.read_text())["access_token"]))
+            tokens.append((call.bearer, json.loads(file.read_text())["access_token"]))
 
-    it.service.before = look
-    things(it.job())
-    assert seen[0][0] == seen[0][1]
+    plugin.service.before = record
+    things(plugin.job())
+    assert tokens[0][0] == tokens[0][1]
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_a_lost_state_is_repaired_from_the_file(it: Connected) -> None:
+def test_a_lost_state_is_repaired_from_the_file(plugin: ConnectedPlugin) -> None:
     """The job failed after the refresh: its state was not applied, and the old token is invalid."""
-    it.connect()
-    things(it.job())
-    account = it.job()
+    plugin.connect()
+    things(plugin.job())
+    account = plugin.job()
     assert things(account) == {"things": [1]}
-    it.succeed(account)
-    assert it.state["oauth"]["grant"]["number"] == 2
-    assert it.refreshes == 1, "the second job used what the first one had written"
+    plugin.succeed(account)
+    assert plugin.state["oauth"]["grant"]["number"] == 2
+    assert plugin.refreshes == 1, "the second job used what the first one had written"
 
 
-def test_the_file_of_another_grant_does_not_count(it: Connected) -> None:
-    """After a new authorisation, and after the state was removed."""
-    it.connect()
-    things(it.job())
-    it.connect({"id": "g2"})
-    assert things(it.job()) == {"things": [1]}
-    it.state.clear()
+def test_the_file_of_another_grant_does_not_count(plugin: ConnectedPlugin) -> None:
+    """The file does not count after a new authorisation, and after the state was removed."""
+    plugin.connect()
+    things(plugin.job())
+    plugin.connect({"id": "g2"})
+    assert things(plugin.job()) == {"things": [1]}
+    plugin.state.clear()
     with pytest.raises(Failure, match="no account is connected"):
-        it.job().access_token()
+        plugin.job().access_token()
 
 
-def test_a_revoked_grant_fails_for_good_and_says_what_to_do(it: Connected) -> None:
-    it.connect()
-    it.service.revoke_grants()
-    with pytest.raises(Failure, match=r"invalid_grant.*run `ductile plugin authorize things`") as refused:
-        it.job().access_token()
-    assert not refused.value.retry
+def test_a_revoked_grant_fails_for_good_and_says_what_to_do(plugin: ConnectedPlugin) -> None:
+    plugin.connect()
+    plugin.service.revoke_grants()
+    with pytest.raises(Failure, match=r"invalid_grant.*run `ductile plugin authorize things`") as failure:
+        plugin.job().access_token()
+    assert not failure.value.retry
 
 
-def test_a_token_that_is_refused_early_is_renewed_once(it: Connected) -> None:
-    """The clocks differ, or the provider ended it: what it says counts, not our clock."""
-    it.connect({"token_expires_at": time.time() + 3600})
-    it.service.expire_access_tokens()
-    assert things(it.job()) == {"things": [1]}
-    assert it.refreshes == 1
+def test_a_token_that_is_refused_early_is_renewed_once(plugin: ConnectedPlugin) -> None:
+    """The refusal of the provider counts, not the clock of this machine."""
+    plugin.connect({"token_expires_at": time.time() + 3600})
+    plugin.service.expire_access_tokens()
+    assert things(plugin.job()) == {"things": [1]}
+    assert plugin.refreshes == 1
 
 
-def test_a_service_that_refuses_new_tokens_too_ends_it(it: Connected) -> None:
-    it.connect()
-    it.service.fail_next(Reply({"error": "invalid_token"}, 401), path="/things", times=2)
-    with pytest.raises(Failure, match="refuses a new access token") as refused:
-        things(it.job())
-    assert not refused.value.retry
+def test_a_service_that_refuses_new_tokens_too_ends_it(plugin: ConnectedPlugin) -> None:
+    plugin.connect()
+    plugin.service.fail_next(Reply({"error": "invalid_token"}, 401), path="/things", times=2)
+    with pytest.raises(Failure, match="refuses a new access token") as failure:
+        things(plugin.job())
+    assert not failure.value.retry
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_provider_in_trouble_is_asked_again_later(it: Connected, status: int) -> None:
-    it.connect()
-    it.service.fail_next(Reply({}, status, {"Retry-After": "600"}), path="/token")
-    with pytest.raises(Failure, match=rf"answers {status}.*in 600 s") as refused:
-        it.job().access_token()
-    assert refused.value.retry
+def test_a_provider_in_trouble_is_asked_again_later(plugin: ConnectedPlugin, status: int) -> None:
+    plugin.connect()
+    plugin.service.fail_next(Reply({}, status, {"Retry-After": "600"}), path="/token")
+    with pytest.raises(Failure, match=rf"answers {status}.*in 600 s") as failure:
+        plugin.job().access_token()
+    assert failure.value.retry
 
 
-def test_a_short_wait_is_waited_for(it: Connected) -> None:
-    it.connect({"token_expires_at": time.time() + 3600})
-    it.service.fail_next(Reply({}, 429, {"Retry-After": "0"}), path="/things")
-    assert things(it.job()) == {"things": [1]}
+def test_a_short_wait_is_waited_for(plugin: ConnectedPlugin) -> None:
+    plugin.connect({"token_expires_at": time.time() + 3600})
+    plugin.service.fail_next(Reply({}, 429, {"Retry-After": "0"}), path="/things")
+    assert things(plugin.job()) == {"things": [1]}
 
 
-def test_wrong_client_credentials_are_the_operator_s(it: Connected) -> None:
-    it.connect()
-    it.service.client_secret = "changed"
-    account = it.job()
-    it.service.client_secret = "again"
-    with pytest.raises(Failure, match=r"invalid_client.*check `client_id` and `client_secret`") as refused:
+def test_wrong_client_credentials_are_the_operator_s(plugin: ConnectedPlugin) -> None:
+    plugin.connect()
+    plugin.service.client_secret = "changed"
+    account = plugin.job()
+    plugin.service.client_secret = "again"
+    with pytest.raises(Failure, match=r"invalid_client.*check `client_id` and `client_secret`") as failure:
         account.access_token()
-    assert not refused.value.retry
+    assert not failure.value.retry
 
 
-def test_a_refresh_is_not_begun_shortly_before_the_deadline(it: Connected) -> None:
-    """The process would be ended before the answer of the provider is on the disk."""
-    it.connect()
-    with pytest.raises(Failure, match="deadline of the job is too near") as refused:
-        it.job(seconds=3).access_token()
-    assert refused.value.retry
-    assert it.refreshes == 0
+def test_a_refresh_is_not_begun_shortly_before_the_deadline(plugin: ConnectedPlugin) -> None:
+    """The process would be ended before the response of the provider is on the disk."""
+    plugin.connect()
+    with pytest.raises(Failure, match="deadline of the job is too near") as failure:
+        plugin.job(seconds=3).access_token()
+    assert failure.value.retry
+    assert plugin.refreshes == 0
 
 
-def test_without_a_directory_nothing_is_refreshed(it: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_directory_nothing_is_refreshed(
+    plugin: ConnectedPlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DUCTILE_DATA_DIR")
-    it.connect()
+    plugin.connect()
     with pytest.raises(Failure, match="DUCTILE_DATA_DIR is not set"):
-        it.job().access_token()
-    assert it.refreshes == 0
+        plugin.job().access_token()
+    assert plugin.refreshes == 0
 
 
-def test_a_device_is_authorised_without_a_browser_on_it(it: Connected) -> None:
-    account = it.job({"flow": "device"})
-    started = account.start()
-    it.succeed(account)
-    assert (started["user_code"], started["url"]) == ("ABCD-EFGH", it.service.url + "/device")
-    with pytest.raises(Failure, match="not confirmed yet") as pending:
-        it.job({"flow": "device"}, seconds=5).complete()
-    assert pending.value.retry
-    assert it.job({"flow": "device"}).grant is None
-    it.service.confirm_devices()
-    account = it.job({"flow": "device"})
+def test_a_device_is_authorised_without_a_browser_on_it(plugin: ConnectedPlugin) -> None:
+    account = plugin.job({"flow": "device"})
+    authorisation = account.start()
+    plugin.succeed(account)
+    assert (authorisation["user_code"], authorisation["url"]) == ("ABCD-EFGH", plugin.service.url + "/device")
+    with pytest.raises(Failure, match="not confirmed yet") as failure:
+        plugin.job({"flow": "device"}, seconds=5).complete()
+    assert failure.value.retry
+    assert plugin.job({"flow": "device"}).grant is None
+    plugin.service.confirm_devices()
+    account = plugin.job({"flow": "device"})
     assert account.complete() == "connected"
-    it.succeed(account)
-    assert things(it.job()) == {"things": [1]}
+    plugin.succeed(account)
+    assert things(plugin.job()) == {"things": [1]}
 
 
-def test_a_denied_device_is_reported(it: Connected) -> None:
-    account = it.job({"flow": "device"})
+def test_a_denied_device_is_reported(plugin: ConnectedPlugin) -> None:
+    account = plugin.job({"flow": "device"})
     account.start()
-    it.succeed(account)
-    it.service.denies = True
-    with pytest.raises(Failure, match="access_denied") as refused:
-        it.job({"flow": "device"}).complete()
-    assert not refused.value.retry
+    plugin.succeed(account)
+    plugin.service.denies = True
+    with pytest.raises(Failure, match="access_denied") as failure:
+        plugin.job({"flow": "device"}).complete()
+    assert not failure.value.retry

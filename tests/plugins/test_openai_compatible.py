@@ -1,4 +1,4 @@
-"""openai_compatible against a server with a /v1 API: JSON, server-sent events, refusals as they are sent."""
+"""openai_compatible against a server with a /v1 API: JSON, server-sent events and refusals."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ COMPLETION: dict[str, Any] = {
 PROMPT = {"prompt": "Hi"}
 
 
-def ok(value: Any) -> Reply:
+def json_reply(value: Any) -> Reply:
     return Reply(body=json.dumps(value).encode(), headers=JSON)
 
 
-def refused(status: int, headers: dict[str, str] | None = None, **error: str) -> Reply:
+def refusal(status: int, headers: dict[str, str] | None = None, **error: str) -> Reply:
     return Reply(
         status=status, body=json.dumps({"error": error}).encode(), headers={**JSON, **(headers or {})}
     )
@@ -58,43 +58,43 @@ def events(*parts: dict[str, Any], end: bool = True) -> list[bytes]:
     return [*lines, b"data: [DONE]\n\n"] if end else lines
 
 
-def call(
-    answer: Callable[[ServiceRequest], Reply], command: str = "chat", payload: Any = None, **config: Any
+def call_plugin(
+    reply_to: Callable[[ServiceRequest], Reply], command: str = "chat", payload: Any = None, **config: Any
 ) -> tuple[PluginResult, Service]:
-    with a_service(answer) as service:
+    with a_service(reply_to) as service:
         settings = {"base_url": service.url + "/v1", "api_key": "canary", "model": "m", **config}
-        said = ask("openai_compatible", command, config=settings, payload=payload or PROMPT)
-    assert "canary" not in said.stderr + json.dumps(said.answer)
-    return said, service
+        response = ask("openai_compatible", command, config=settings, payload=payload or PROMPT)
+    assert "canary" not in response.stderr + json.dumps(response.answer)
+    return response, service
 
 
 def test_a_prompt_becomes_a_conversation_and_the_response_is_the_result() -> None:
-    """The key goes into its header, fields of the payload win over configured ones."""
+    """The key is in its header, and fields of the payload replace configured ones."""
     payload = {"prompt": "Hi", "system": "Be brief", "temperature": 1, "title": "no field of the API",
                "parameters": {"min_p": 0.1}}  # fmt: skip
-    said, service = call(
-        lambda _: ok(COMPLETION), "handle", payload, parameters={"temperature": 0, "seed": 7}
+    response, service = call_plugin(
+        lambda _: json_reply(COMPLETION), "handle", payload, parameters={"temperature": 0, "seed": 7}
     )
-    assert said.answer["result"] == COMPLETION
-    assert said.events[0]["payload"] == {
+    assert response.answer["result"] == COMPLETION
+    assert response.events[0]["payload"] == {
         "text": "Hello",
         "model": "m-2026-01-01",
         "usage": USAGE,
         "cost": None,
     }
-    (asked,) = service.requests
-    assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
-    assert asked.headers["authorization"] == "Bearer canary"
-    assert json.loads(asked.body) == {
+    (request,) = service.requests
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.headers["authorization"] == "Bearer canary"
+    assert json.loads(request.body) == {
         "model": "m", "temperature": 1, "seed": 7, "min_p": 0.1,
         "messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}],
     }  # fmt: skip
 
 
 def test_a_stream_is_joined_to_the_same_response() -> None:
-    """Contents, calls of tools in pieces, several choices, and the tokens that come last."""
-    begun = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
-    first = {"role": "assistant", "content": None, "tool_calls": [begun]}
+    """Contents, tool calls in pieces, several choices, and the counts at the end are joined."""
+    first_call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+    first = {"role": "assistant", "content": None, "tool_calls": [first_call]}
     rest = [{"tool_calls": [{"index": 0, "function": {"arguments": text}}]} for text in ('{"a"', ": 1}")]
     parts = [
         chunk([{"index": 1, "delta": {"role": "assistant", "content": "Hel"}, "finish_reason": None}]),
@@ -104,10 +104,10 @@ def test_a_stream_is_joined_to_the_same_response() -> None:
         chunk([{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]),
         chunk([], usage=USAGE),
     ]
-    said, service = call(lambda _: Reply(chunks=events(*parts), headers=EVENTS), stream=True)
+    response, service = call_plugin(lambda _: Reply(chunks=events(*parts), headers=EVENTS), stream=True)
     calls = [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}]
     tools = {"role": "assistant", "content": None, "tool_calls": calls}
-    assert said.answer["result"] == {
+    assert response.answer["result"] == {
         **COMPLETION,
         "choices": [
             {"index": 0, "message": tools, "finish_reason": "tool_calls"},
@@ -120,47 +120,47 @@ def test_a_stream_is_joined_to_the_same_response() -> None:
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_stream_that_ends_early_is_tried_again(cut: bool) -> None:
     parts = events(chunk([{"index": 0, "delta": {"content": "Hel"}, "finish_reason": None}]), end=False)
-    said, _ = call(lambda _: Reply(chunks=parts, headers=EVENTS, cut=cut), stream=True)
-    assert said.may_be_tried_again("cut off")
+    response, _ = call_plugin(lambda _: Reply(chunks=parts, headers=EVENTS, cut=cut), stream=True)
+    assert response.may_be_tried_again("cut off")
 
 
 def test_an_error_within_a_stream_is_a_failure() -> None:
     broken = {"error": {"message": "the engine is overloaded", "type": "server_error"}}
-    said, _ = call(lambda _: Reply(chunks=events(broken), headers=EVENTS), stream=True)
-    assert said.may_be_tried_again("the engine is overloaded")
+    response, _ = call_plugin(lambda _: Reply(chunks=events(broken), headers=EVENTS), stream=True)
+    assert response.may_be_tried_again("the engine is overloaded")
 
 
 def test_a_server_without_streaming_is_understood() -> None:
-    said, _ = call(lambda _: ok(COMPLETION), stream=True)
-    assert said.answer["result"] == COMPLETION
+    response, _ = call_plugin(lambda _: json_reply(COMPLETION), stream=True)
+    assert response.answer["result"] == COMPLETION
 
 
 def test_an_answer_in_one_piece_that_is_cut_off_is_tried_again() -> None:
     headers = {**JSON, "Content-Length": "100000"}
-    said, _ = call(lambda _: Reply(body=b'{"id": 1}', headers=headers))
-    assert said.may_be_tried_again("")
+    response, _ = call_plugin(lambda _: Reply(body=b'{"id": 1}', headers=headers))
+    assert response.may_be_tried_again("")
 
 
 def test_prices_give_a_cost_in_the_result_and_in_the_answer() -> None:
-    """By the model that was asked for; tokens that the server had in its cache have a price of their own."""
+    """The requested model decides the prices; tokens from the cache have a price of their own."""
     prices = {"m": {"input": 2, "output": 10, "cached_input": 0.5}}
-    said, _ = call(lambda _: ok(COMPLETION), "handle", prices=prices)
+    response, _ = call_plugin(lambda _: json_reply(COMPLETION), "handle", prices=prices)
     cost = (600 * 2 + 400 * 0.5 + 500 * 10) / 1_000_000
-    assert said.answer["cost"] == said.answer["result"]["cost"] == pytest.approx(cost)
-    assert said.events[0]["payload"]["cost"] == pytest.approx(cost)
+    assert response.answer["cost"] == response.answer["result"]["cost"] == pytest.approx(cost)
+    assert response.events[0]["payload"]["cost"] == pytest.approx(cost)
 
 
 @pytest.mark.parametrize(
-    ("prices", "answer", "words"),
+    ("prices", "completion", "message"),
     [
         ({"other": {"input": 1}}, COMPLETION, "`prices` has no m"),
         ({"m": {"input": 1}}, {**COMPLETION, "usage": None}, "reports no tokens"),
     ],
 )
-def test_a_cost_that_is_not_known_is_not_guessed(prices: Any, answer: Any, words: str) -> None:
-    said, _ = call(lambda _: ok(answer), prices=prices)
-    assert "cost" not in said.answer
-    assert words in said.answer["logs"][0]["message"]
+def test_a_cost_that_is_not_known_is_not_guessed(prices: Any, completion: Any, message: str) -> None:
+    response, _ = call_plugin(lambda _: json_reply(completion), prices=prices)
+    assert "cost" not in response.answer
+    assert message in response.answer["logs"][0]["message"]
 
 
 def test_vectors_older_completions_and_models() -> None:
@@ -171,34 +171,36 @@ def test_vectors_older_completions_and_models() -> None:
         "usage": {"prompt_tokens": 2},
     }
     config = {"embed_model": "e", "prices": {"e": {"input": 1}}}
-    embedded, service = call(lambda _: ok(data), "embed", {"input": ["a"], "dimensions": 1}, **config)
+    embedded, service = call_plugin(
+        lambda _: json_reply(data), "embed", {"input": ["a"], "dimensions": 1}, **config
+    )
     assert embedded.answer["result"] == {**data, "cost": pytest.approx(2e-6)}
     assert json.loads(service.requests[0].body) == {"model": "e", "input": ["a"], "dimensions": 1}
     text = {"object": "text_completion", "choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}
-    completed, service = call(lambda _: ok(text), "complete", {"prompt": "a", "max_tokens": 1})
+    completed, service = call_plugin(lambda _: json_reply(text), "complete", {"prompt": "a", "max_tokens": 1})
     assert (completed.answer["result"], service.requests[0].path) == (text, "/v1/completions")
-    listed, service = call(lambda _: ok({"object": "list", "data": [{"id": "m"}]}), "models")
+    listed, service = call_plugin(lambda _: json_reply({"object": "list", "data": [{"id": "m"}]}), "models")
     assert listed.answer["result"]["data"] == [{"id": "m"}]
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_an_expired_or_revoked_key_is_permanent_and_not_shown(status: int) -> None:
-    """A fault of the configuration, even if the server repeats the key."""
-    reply = refused(status, message="Incorrect API key provided: canary.", code="invalid_api_key")
-    said, service = call(lambda _: reply)
-    assert said.failed_for_good("check `api_key`")
-    assert "provided: ***." in said.answer["error"]
-    assert (said.exit_code, len(service.requests)) == (78, 1)
+    """A refused key is a fault of the configuration; it is masked even if the server repeats it."""
+    reply = refusal(status, message="Incorrect API key provided: canary.", code="invalid_api_key")
+    response, service = call_plugin(lambda _: reply)
+    assert response.failed_for_good("check `api_key`")
+    assert "provided: ***." in response.answer["error"]
+    assert (response.exit_code, len(service.requests)) == (78, 1)
 
 
 @pytest.mark.parametrize(
     ("reply", "retry"),
     [
-        (refused(400, message="Unrecognized request argument", type="invalid_request_error"), False),
-        (refused(404, message="The model `m` does not exist", code="model_not_found"), False),
-        (refused(429, message="Rate limit reached", type="requests", code="rate_limit_exceeded"), True),
-        (refused(429, message="You exceeded your quota", code="insufficient_quota"), False),
-        (refused(500, message="The server had an error"), True),
+        (refusal(400, message="Unrecognized request argument", type="invalid_request_error"), False),
+        (refusal(404, message="The model `m` does not exist", code="model_not_found"), False),
+        (refusal(429, message="Rate limit reached", type="requests", code="rate_limit_exceeded"), True),
+        (refusal(429, message="You exceeded your quota", code="insufficient_quota"), False),
+        (refusal(500, message="The server had an error"), True),
         (Reply(status=502, body=b"<html>Bad gateway</html>"), True),
         (Reply(status=529, body=b"overloaded"), True),
         (Reply(status=307, headers={"Location": "http://127.0.0.1:9/"}), False),
@@ -206,41 +208,45 @@ def test_an_expired_or_revoked_key_is_permanent_and_not_shown(status: int) -> No
 )
 def test_a_refusal_is_tried_again_only_if_that_may_help(reply: Reply, retry: bool) -> None:
     """A rate limit passes, used-up credit does not; a redirect would get the key, so it is not followed."""
-    said, service = call(lambda _: reply)
-    assert said.kind == "error"
-    assert said.answer["retry"] is retry
+    response, service = call_plugin(lambda _: reply)
+    assert response.kind == "error"
+    assert response.answer["retry"] is retry
     assert len(service.requests) == 1
 
 
-def after(value: str, date: str | None = None) -> dict[str, str]:
+def retry_after(value: str, date: str | None = None) -> dict[str, str]:
     return {"Retry-After": value, **({"Date": date} if date else {})}
 
 
-THERE = datetime.now(UTC) + timedelta(hours=9)
+SERVER_TIME = datetime.now(UTC) + timedelta(hours=9)
 
 
 @pytest.mark.parametrize(
     "headers",
-    [after("0"), {"retry-after-ms": "1"}, after(format_datetime(THERE), format_datetime(THERE))],
+    [
+        retry_after("0"),
+        {"retry-after-ms": "1"},
+        retry_after(format_datetime(SERVER_TIME), format_datetime(SERVER_TIME)),
+    ],
 )
 def test_a_short_wait_that_the_server_asks_for_is_kept_within_the_job(headers: dict[str, str]) -> None:
-    """In seconds, in milliseconds, or until an instant of the server's clock, which may be far from ours."""
-    replies = iter([refused(429, headers, message="slow down"), refused(503, headers, message="busy")])
-    said, service = call(lambda _: next(replies, ok(COMPLETION)))
-    assert said.answer["result"] == COMPLETION
+    """The wait is in seconds, in milliseconds, or until an instant of the server's clock."""
+    replies = iter([refusal(429, headers, message="slow down"), refusal(503, headers, message="busy")])
+    response, service = call_plugin(lambda _: next(replies, json_reply(COMPLETION)))
+    assert response.answer["result"] == COMPLETION
     assert len(service.requests) == 3
-    assert said.stderr.count("as the server asks") == 2
+    assert response.stderr.count("as the server asks") == 2
 
 
 def test_a_long_wait_is_left_to_the_job_s_retries() -> None:
-    said, service = call(lambda _: refused(429, after("3600"), message="slow down"))
-    assert said.may_be_tried_again("to be tried again in 3600 s")
+    response, service = call_plugin(lambda _: refusal(429, retry_after("3600"), message="slow down"))
+    assert response.may_be_tried_again("to be tried again in 3600 s")
     assert len(service.requests) == 1
 
 
 def test_a_server_that_never_stops_asking_to_wait_is_given_up() -> None:
-    said, service = call(lambda _: refused(429, after("0"), message="slow down"))
-    assert said.may_be_tried_again("slow down")
+    response, service = call_plugin(lambda _: refusal(429, retry_after("0"), message="slow down"))
+    assert response.may_be_tried_again("slow down")
     assert len(service.requests) == 3
 
 
@@ -258,14 +264,14 @@ def test_a_server_that_never_stops_asking_to_wait_is_given_up() -> None:
     ],
 )
 def test_faults_of_the_configuration_end_with_status_78(config: dict[str, Any]) -> None:
-    """Before anything is sent, and so before anything is paid."""
+    """A fault is reported before a request is sent and paid."""
     settings = {"base_url": "http://127.0.0.1:9/v1", "model": "m", **config}
-    said = ask("openai_compatible", "chat", config=settings, payload=PROMPT)
-    assert said.failed_for_good("`")
-    assert said.exit_code == 78
+    response = ask("openai_compatible", "chat", config=settings, payload=PROMPT)
+    assert response.failed_for_good("`")
+    assert response.exit_code == 78
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b'{"error": "no"}'])
 def test_an_answer_that_is_no_completion_is_a_failure(body: bytes) -> None:
-    said, _ = call(lambda _: Reply(body=body))
-    assert said.kind == "error"
+    response, _ = call_plugin(lambda _: Reply(body=body))
+    assert response.kind == "error"

@@ -28,9 +28,9 @@ def test_a_signature_is_that_of_openssl() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="compared with the program openssl")
 @pytest.mark.parametrize("bits", [1024, 2048])
-@pytest.mark.parametrize("form", ["pkcs1", "pkcs8"])
-def test_openssl_verifies_what_is_signed(bits: int, form: str, tmp_path: Path) -> None:
-    """With fresh keys, in both forms in which keys are given."""
+@pytest.mark.parametrize("key_format", ["pkcs1", "pkcs8"])
+def test_openssl_verifies_what_is_signed(bits: int, key_format: str, tmp_path: Path) -> None:
+    """OpenSSL verifies signatures of fresh keys in both formats."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
@@ -38,7 +38,7 @@ def test_openssl_verifies_what_is_signed(bits: int, form: str, tmp_path: Path) -
     openssl("genrsa", "-traditional", "-out", "pkcs1", str(bits))
     openssl("pkcs8", "-topk8", "-nocrypt", "-in", "pkcs1", "-out", "pkcs8")
     openssl("rsa", "-in", "pkcs1", "-pubout", "-out", "public")
-    key = rs256.read_key((tmp_path / form).read_text())
+    key = rs256.read_key((tmp_path / key_format).read_text())
     for message in (b"", b"a" * 10_000):
         (tmp_path / "message").write_bytes(message)
         (tmp_path / "signature").write_bytes(rs256.sign(key, message))

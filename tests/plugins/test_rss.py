@@ -1,4 +1,4 @@
-"""rss against a real server, with feeds as they are found in the wild."""
+"""rss against a real HTTP server, with feeds of many kinds."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ class Follower:
     state: dict[str, Any] = field(default_factory=dict)
 
     def poll(self, seconds: float = 60) -> PluginResult:
-        said = ask("rss", "poll", config=self.config, state=self.state, seconds=seconds)
-        if said.kind == "ok":
-            self.state |= said.state
-        return said
+        response = ask("rss", "poll", config=self.config, state=self.state, seconds=seconds)
+        if response.kind == "ok":
+            self.state |= response.state
+        return response
 
     def titles(self) -> list[str]:
-        said = self.poll()
-        assert said.kind == "ok", said
-        return [event["payload"]["title"] for event in said.events if event["type"] == "rss.entry"]
+        response = self.poll()
+        assert response.kind == "ok", response
+        return [event["payload"]["title"] for event in response.events if event["type"] == "rss.entry"]
 
 
-def serving(pages: Mapping[str, Reply]) -> Any:
-    return a_service(lambda asked: pages.get(asked.path, Reply(status=404, body=b"gone")))
+def serve_pages(pages: Mapping[str, Reply]) -> Any:
+    return a_service(lambda request: pages.get(request.path, Reply(status=404, body=b"gone")))
 
 
-def one(document: bytes, content_type: str = "application/xml") -> PluginResult:
-    with serving({"/f": Reply(body=document, headers={"Content-Type": content_type})}) as service:
+def poll_document(document: bytes, content_type: str = "application/xml") -> PluginResult:
+    with serve_pages({"/f": Reply(body=document, headers={"Content-Type": content_type})}) as service:
         return ask("rss", "poll", config={"feeds": [service.url + "/f"], "initial": True})
 
 
 @pytest.mark.parametrize("document", [RSS, RDF, ATOM, JSON_FEED], ids=["rss", "rdf", "atom", "json"])
 def test_every_kind_of_feed_has_the_same_shape(document: str) -> None:
-    """The same two entries in four formats, oldest first."""
-    said = one(document.encode())
-    entries = [event["payload"] for event in said.events]
+    """Two entries are read from four formats, oldest first."""
+    response = poll_document(document.encode())
+    entries = [event["payload"] for event in response.events]
     assert [entry["title"] for entry in entries] == ["First & best", "Second"]
     first = entries[0]
     assert first["feed"] == "Planet"
@@ -66,12 +66,12 @@ def test_every_kind_of_feed_has_the_same_shape(document: str) -> None:
 
 
 def test_an_entry_is_emitted_once_and_validators_are_sent_back() -> None:
-    """What is there at the first poll is taken as given; then each new entry comes once, also after 304."""
+    """Entries of the first poll are not emitted; then each new entry is emitted once, also after a 304."""
     documents = {"v1": rss_of("a"), "v2": rss_of("b", "a"), "v3": rss_of("c", "b")}
     current = "v1"
 
-    def feed(asked: ServiceRequest) -> Reply:
-        if asked.headers.get("if-none-match") == current:
+    def feed(request: ServiceRequest) -> Reply:
+        if request.headers.get("if-none-match") == current:
             return Reply(status=304)
         return Reply(
             body=documents[current].encode(), headers={"ETag": current, "Last-Modified": "yesterday"}
@@ -79,17 +79,17 @@ def test_an_entry_is_emitted_once_and_validators_are_sent_back() -> None:
 
     with a_service(feed) as service:
         follower = Follower({"feeds": [service.url]})
-        seen = []
+        titles = []
         for version in ("v1", "v1", "v2", "v2", "v3", "v2"):
             current = version
-            seen += [follower.titles()]
-    assert seen == [[], [], ["b"], [], ["c"], []]
+            titles += [follower.titles()]
+    assert titles == [[], [], ["b"], [], ["c"], []]
     assert service.requests[1].headers["if-modified-since"] == "yesterday"
 
 
 def test_a_broken_feed_does_not_stop_the_others_and_is_reported_once() -> None:
     pages = {"/good": Reply(body=rss_of("a").encode()), "/bad": Reply(body=b"<html><body>")}
-    with serving(pages) as service:
+    with serve_pages(pages) as service:
         feeds = [{"url": service.url + "/bad", "name": "Bad"}, service.url + "/good", service.url + "/gone"]
         follower = Follower({"feeds": feeds, "initial": True})
         first, second = follower.poll(), follower.poll()
@@ -107,36 +107,40 @@ def test_a_broken_feed_does_not_stop_the_others_and_is_reported_once() -> None:
 @pytest.mark.parametrize(("status", "retry"), [(503, True), (410, False)])
 def test_the_job_fails_if_every_feed_does(status: int, retry: bool) -> None:
     with a_service(lambda _: Reply(status=status)) as service:
-        said = ask("rss", "poll", config={"feeds": [service.url + "/a", service.url + "/b"]})
-    assert said.kind == "error"
-    assert said.answer["retry"] is retry
+        response = ask("rss", "poll", config={"feeds": [service.url + "/a", service.url + "/b"]})
+    assert response.kind == "error"
+    assert response.answer["retry"] is retry
 
 
 def test_a_server_that_asks_to_wait_is_left_alone() -> None:
     """`Retry-After` as an instant is measured by the server's clock, which may be wrong by hours."""
-    there = datetime.now(UTC) - timedelta(hours=5)
-    headers = {"Date": format_datetime(there), "Retry-After": format_datetime(there + timedelta(hours=1))}
+    server_time = datetime.now(UTC) - timedelta(hours=5)
+    headers = {
+        "Date": format_datetime(server_time),
+        "Retry-After": format_datetime(server_time + timedelta(hours=1)),
+    }
     pages = {"/busy": Reply(status=429, headers=headers), "/good": Reply(body=rss_of().encode())}
-    with serving(pages) as service:
+    with serve_pages(pages) as service:
         follower = Follower({"feeds": [service.url + "/busy", service.url + "/good"]})
         follower.poll()
         second = follower.poll()
-    assert [asked.path for asked in service.requests] == ["/busy", "/good", "/good"]
+    assert [request.path for request in service.requests] == ["/busy", "/good", "/good"]
     assert second.answer["result"]["feeds"][0]["status"] == "waiting"
 
 
-LAUGHS = '<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
-FILES = '<!DOCTYPE l [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
+ENTITY_BOMB = '<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
+FILE_ENTITY = '<!DOCTYPE l [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le"])
 @pytest.mark.parametrize(
-    "doctype", [LAUGHS, FILES, "<!-- a --><?b c?>\n" + LAUGHS, LAUGHS.replace("DOC", "DO\0C")]
+    "doctype",
+    [ENTITY_BOMB, FILE_ENTITY, "<!-- a --><?b c?>\n" + ENTITY_BOMB, ENTITY_BOMB.replace("DOC", "DO\0C")],
 )
 def test_a_document_type_is_refused(doctype: str, encoding: str) -> None:
-    """In any encoding, behind comments, and with characters in it that XML does not allow."""
-    said = one((doctype + rss_of("&a;")).encode(encoding))
-    assert said.failed_for_good("document type declaration")
+    """It is refused in any encoding, after comments, and with characters that XML does not allow."""
+    response = poll_document((doctype + rss_of("&a;")).encode(encoding))
+    assert response.failed_for_good("document type declaration")
 
 
 @pytest.mark.parametrize(
@@ -153,16 +157,20 @@ def test_a_document_type_is_refused(doctype: str, encoding: str) -> None:
 )
 def test_sloppy_documents_are_read(document: str | bytes, content_type: str, title: str) -> None:
     encoding = "cp1252" if isinstance(document, str) and "1252" in document else "utf-8"
-    said = one(document if isinstance(document, bytes) else document.encode(encoding), content_type)
-    assert [" ".join(event["payload"]["title"].split()) for event in said.events] == [" ".join(title.split())]
+    response = poll_document(
+        document if isinstance(document, bytes) else document.encode(encoding), content_type
+    )
+    assert [" ".join(event["payload"]["title"].split()) for event in response.events] == [
+        " ".join(title.split())
+    ]
 
 
 def test_entries_without_an_id_are_known_by_link_or_content() -> None:
-    """And two with the same id are one."""
+    """Entries without an id and with the same link or content are one entry."""
     item = "<item><title>{}</title><link>{}</link><description>{}</description></item>"
     first = [item.format("t", "http://x/1", ""), item.format("u", "", "text"), item.format("v", "", "text")]
     pages = {"/f": Reply(body=f"<rss><channel>{''.join(first)}</channel></rss>".encode())}
-    with serving(pages) as service:
+    with serve_pages(pages) as service:
         follower = Follower({"feeds": [service.url + "/f"], "initial": True})
         before = follower.titles()
         changed = [item.format("T", "http://x/1", ""), *first[1:], *first[1:], item.format("u", "", "other")]
@@ -172,10 +180,10 @@ def test_entries_without_an_id_are_known_by_link_or_content() -> None:
 
 
 def test_what_is_too_much_for_one_poll_comes_with_the_next() -> None:
-    """No validators are kept meanwhile: the server would say that nothing has changed."""
+    """No validators are kept meanwhile, because with them the server would send no document."""
 
-    def feed(asked: ServiceRequest) -> Reply:
-        if "if-none-match" in asked.headers:
+    def feed(request: ServiceRequest) -> Reply:
+        if "if-none-match" in request.headers:
             return Reply(status=304)
         return Reply(body=rss_of(*(f"t{n}" for n in range(450))).encode(), headers={"ETag": "v"})
 
@@ -187,9 +195,9 @@ def test_what_is_too_much_for_one_poll_comes_with_the_next() -> None:
 
 
 def test_the_state_is_bounded() -> None:
-    """What is in the document is always known; of older entries the latest."""
+    """The state has all entries of the document, and the latest of the older ones."""
     pages = {"/f": Reply(body=rss_of(*(f"a{n}" for n in range(900))).encode())}
-    with serving(pages) as service:
+    with serve_pages(pages) as service:
         follower = Follower({"feeds": [service.url + "/f"]})
         follower.poll()
         pages["/f"] = Reply(body=rss_of(*(f"b{n}" for n in range(150))).encode())
@@ -200,34 +208,34 @@ def test_the_state_is_bounded() -> None:
 
 
 def test_a_large_or_expanding_document_is_refused() -> None:
-    """Also if it only becomes large by decompression."""
+    """A document may also become too large by decompression."""
     bomb = gzip.compress(b" " * 20_000_000)
     pages = {
         "/bomb": Reply(body=bomb, headers={"Content-Encoding": "gzip"}),
         "/large": Reply(body=b" " * 5_000_001),
         "/fine": Reply(body=gzip.compress(rss_of("a").encode()), headers={"Content-Encoding": "gzip"}),
     }
-    with serving(pages) as service:
+    with serve_pages(pages) as service:
         follower = Follower({"feeds": [service.url + path for path in pages], "initial": True})
-        said = follower.poll()
-    assert said.event_types == ["rss.failed", "rss.failed", "rss.entry"]
-    assert "more than 5000000 bytes" in said.events[0]["payload"]["error"]
+        response = follower.poll()
+    assert response.event_types == ["rss.failed", "rss.failed", "rss.entry"]
+    assert "more than 5000000 bytes" in response.events[0]["payload"]["error"]
 
 
 def test_a_feed_that_hangs_does_not_keep_the_others_waiting_for_ever() -> None:
     """The next poll begins with the feeds that were not reached."""
-    over = threading.Event()
+    released = threading.Event()
 
-    def answer(asked: ServiceRequest) -> Reply:
-        if asked.path == "/slow":
-            over.wait(60)
-        return Reply(body=rss_of(asked.path).encode())
+    def reply(request: ServiceRequest) -> Reply:
+        if request.path == "/slow":
+            released.wait(60)
+        return Reply(body=rss_of(request.path).encode())
 
-    with a_service(answer) as service:
+    with a_service(reply) as service:
         feeds = [service.url + "/slow", service.url + "/b"]
         follower = Follower({"feeds": feeds, "initial": True, "timeout": 50})
         first = follower.poll(seconds=8)
-        over.set()
+        released.set()
         second = follower.poll()
     assert first.event_types == ["rss.failed"]
     assert [report["url"] for report in second.answer["result"]["feeds"]] == feeds[::-1]
@@ -235,22 +243,22 @@ def test_a_feed_that_hangs_does_not_keep_the_others_waiting_for_ever() -> None:
 
 def test_redirects_are_followed_without_credentials() -> None:
     """A slash at the end of an address belongs to it."""
-    with serving({"/f/?a=b": Reply(body=rss_of("a").encode())}) as other:
+    with serve_pages({"/f/?a=b": Reply(body=rss_of("a").encode())}) as other:
         moved = {"/old": Reply(status=301, headers={"Location": other.url + "/f/?a=b#c"})}
-        with serving(moved) as home:
+        with serve_pages(moved) as home:
             feed = {"url": home.url + "/old", "headers": {"Authorization": "Bearer canary"}}
-            said = ask("rss", "poll", config={"feeds": [feed], "initial": True})
-    assert said.event_types == ["rss.entry"]
+            response = ask("rss", "poll", config={"feeds": [feed], "initial": True})
+    assert response.event_types == ["rss.entry"]
     assert home.requests[0].headers["authorization"] == "Bearer canary"
     assert "authorization" not in other.requests[0].headers
 
 
 def test_links_that_run_code_are_dropped_and_relative_ones_completed() -> None:
-    bad = RSS.replace("https://example.org/1<", "javascript:alert(1)<").replace(
+    document = RSS.replace("https://example.org/1<", "javascript:alert(1)<").replace(
         "https://example.org/2<", "/2<"
     )
-    said = one(bad.encode())
-    links = [event["payload"]["link"] for event in said.events]
+    response = poll_document(document.encode())
+    links = [event["payload"]["link"] for event in response.events]
     assert links[0] is None
     assert links[1].startswith("http://127.0.0.1")
 
@@ -267,7 +275,7 @@ def test_links_that_run_code_are_dropped_and_relative_ones_completed() -> None:
     ],
 )  # fmt: skip
 def test_dates_of_every_form_are_read(text: str) -> None:
-    """Wrong names of days, short years, names of zones, numbers, words."""
+    """Dates have wrong names of days, short years, names of zones, numbers or words."""
     assert parse_date(text) == "2026-02-08T10:00:00Z"
 
 
@@ -284,6 +292,6 @@ def test_what_is_no_date_is_null(text: str | None) -> None:
      {"feeds": [f"http://x/{n}" for n in range(41)]}, {"feeds": ["http://x"], "timeout": "soon"}],
 )  # fmt: skip
 def test_faults_of_the_configuration_end_with_status_78(config: dict[str, Any]) -> None:
-    said = ask("rss", "health", config=config)
-    assert said.failed_for_good("`")
-    assert said.exit_code == 78
+    response = ask("rss", "health", config=config)
+    assert response.failed_for_good("`")
+    assert response.exit_code == 78

@@ -1,4 +1,4 @@
-"""shell runs what is listed and nothing else."""
+"""shell runs listed programs and nothing else."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from builders.shipped import PluginResult, ask
 def run(
     program: Any, *, args: Any = None, payload: dict[str, Any] | None = None, **config: Any
 ) -> PluginResult:
-    given = {"program": "it", **({} if args is None else {"args": args}), **(payload or {})}
-    return ask("shell", "handle", config={"programs": {"it": program}, **config}, payload=given)
+    request = {"program": "it", **({} if args is None else {"args": args}), **(payload or {})}
+    return ask("shell", "handle", config={"programs": {"it": program}, **config}, payload=request)
 
 
 def test_a_listed_program_is_run_and_its_output_is_the_result() -> None:
-    said = run(["printf", "%s", "a b"])
+    response = run(["printf", "%s", "a b"])
     expected = {"program": "it", "exit_code": 0, "stdout": "a b", "stderr": "", "cut": False}
-    assert said.answer["result"] == expected
-    assert said.events == [{"type": "shell.done", "payload": expected}]
+    assert response.answer["result"] == expected
+    assert response.events == [{"type": "shell.done", "payload": expected}]
 
 
 @pytest.mark.parametrize("name", ["sh", "other", "", 5, None])
 def test_nothing_else_is_run(name: object) -> None:
-    """Opt-in. A payload chooses among names, never a path or a command line."""
-    said = ask("shell", "handle", config={"programs": {"it": ["true"]}}, payload={"program": name})
-    assert said.failed_for_good("program")
+    """A payload chooses a name, never a path or a command line."""
+    response = ask("shell", "handle", config={"programs": {"it": ["true"]}}, payload={"program": name})
+    assert response.failed_for_good("program")
 
 
 def test_arguments_are_refused_unless_the_program_allows_them() -> None:
@@ -41,8 +41,8 @@ def test_arguments_are_refused_unless_the_program_allows_them() -> None:
 
 def test_a_script_gets_arguments_as_parameters() -> None:
     """A payload never becomes part of what the shell reads."""
-    said = run({"script": 'echo "$#: $1" | tr a-z A-Z', "args": True}, args=["`id`; x"])
-    assert said.answer["result"]["stdout"] == "1: `ID`; X\n"
+    response = run({"script": 'echo "$#: $1" | tr a-z A-Z', "args": True}, args=["`id`; x"])
+    assert response.answer["result"]["stdout"] == "1: `ID`; X\n"
 
 
 def test_a_program_can_be_given_the_payload_a_directory_and_variables(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_an_unread_payload_does_not_block_the_program() -> None:
 
 
 def test_a_large_payload_reaches_a_program_that_answers_meanwhile() -> None:
-    """Neither side waits for the other for ever."""
+    """Plugin and program do not block each other."""
     program = {"argv": ["cat"], "stdin": "payload", "max_output": 2_000_000}
     assert len(run(program, payload={"much": "x" * 500_000}).answer["result"]["stdout"]) > 500_000
 
@@ -77,20 +77,20 @@ def test_a_failure_is_not_tried_again_unless_it_is_said() -> None:
 
 
 def test_a_program_has_only_so_much_time() -> None:
-    """The answer names the limit, before the job's own deadline would end everything."""
-    said = run({"script": "echo begun; echo oops >&2; sleep 300 & wait"}, timeout=0.5)
-    assert said.failed_for_good("ended after 0.5 s, by its timeout of 0.5 s")
-    assert said.stderr == "stdout:\nbegun\nstderr:\noops\n"
+    """The response names the limit, before the deadline of the job ends the plugin."""
+    response = run({"script": "echo begun; echo oops >&2; sleep 300 & wait"}, timeout=0.5)
+    assert response.failed_for_good("ended after 0.5 s, by its timeout of 0.5 s")
+    assert response.stderr == "stdout:\nbegun\nstderr:\noops\n"
 
 
 def test_a_failure_keeps_stdout() -> None:
-    said = run({"script": "echo begun; exit 3"})
-    assert said.failed_for_good("it ended with 3: begun")
-    assert said.stderr == "stdout:\nbegun\nstderr:\n"
+    response = run({"script": "echo begun; exit 3"})
+    assert response.failed_for_good("it ended with 3: begun")
+    assert response.stderr == "stdout:\nbegun\nstderr:\n"
 
 
 def test_output_is_kept_up_to_a_limit() -> None:
-    """A program that prints without end fills neither memory nor the answer."""
+    """Endless output fills neither the memory nor the response."""
     result = run({"script": "yes | head -c 1000000"}, max_output=10).answer["result"]
     assert (result["stdout"], result["cut"]) == ("y\ny\ny\ny\ny\n", True)
 

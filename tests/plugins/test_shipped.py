@@ -36,7 +36,7 @@ NAMES = [
     "withings",
 ]
 GARMIN_URLS = ("sso_url", "auth_url", "api_url")
-#: With which each can do its work.
+#: Settings with which each plugin works.
 SETTINGS = {
     "if": {"rules": [{"when": {"path": "payload.a", "op": "exists"}, "emit": "x"}]},
     "file_watch": {"paths": ["/nowhere/at/all"]},
@@ -58,18 +58,18 @@ SETTINGS = {
 }
 
 
-def manifest_of(name: str) -> InstalledPlugin:
-    found = load_directory(ROOT / name)
-    assert isinstance(found, InstalledPlugin)
-    return found
+def load_plugin(name: str) -> InstalledPlugin:
+    plugin = load_directory(ROOT / name)
+    assert isinstance(plugin, InstalledPlugin)
+    return plugin
 
 
 def test_these_are_shipped_and_trusted() -> None:
-    """All load, without a warning; lib/ is not taken for a plugin."""
-    found = discover([ROOT])
-    assert sorted(found.installed) == NAMES
-    assert not found.refused
-    assert not found.warnings
+    """All plugins load without a warning; lib/ is not taken for a plugin."""
+    discovery = discover([ROOT])
+    assert sorted(discovery.installed) == NAMES
+    assert not discovery.refused
+    assert not discovery.warnings
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,19 +77,19 @@ def test_it_passes_the_contract_checks(name: str, tmp_path: Path) -> None:
     """`ductile plugin test` finds nothing, with a usable config and with none."""
     terminal = Terminal(directory=tmp_path)
     for settings in (SETTINGS.get(name, {}), {}):
-        ran = terminal.ductile(
+        result = terminal.ductile(
             "plugin", "test", str(ROOT / name), "--settings", json.dumps(settings), "--json"
         )
-        assert ran.status == 0, ran.out
-        failed = [check for check in json.loads(ran.out)["checks"] if check["verdict"] != "passed"]
+        assert result.status == 0, result.out
+        failed = [check for check in json.loads(result.out)["checks"] if check["verdict"] != "passed"]
         # Without the package apprise, notify says so by exit 78.
         assert [check["message"] for check in failed if "apprise" not in check["message"]] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_manifest_describes_it(name: str) -> None:
-    """Catalogues and agents know a plugin by this."""
-    manifest = manifest_of(name).manifest
+    """Catalogues and agents read the description of a plugin."""
+    manifest = load_plugin(name).manifest
     assert manifest.description
     assert "health" in manifest.commands
     for command in manifest.commands.values():
@@ -99,11 +99,11 @@ def test_its_manifest_describes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_page_names_every_command_key_and_event(name: str) -> None:
-    """Each with its docs."""
-    manifest = manifest_of(name).manifest
+    """The page of a plugin is its README."""
+    manifest = load_plugin(name).manifest
     page = (ROOT / name / "README.md").read_text()
-    for word in (*manifest.commands, *manifest.required_config, *manifest.optional_config):
-        assert f"`{word}`" in page, word
+    for name_on_page in (*manifest.commands, *manifest.required_config, *manifest.optional_config):
+        assert f"`{name_on_page}`" in page, name_on_page
     for command in manifest.commands.values():
         for event in command.emits:
             assert event.type.split(".")[0] in page
@@ -111,7 +111,7 @@ def test_its_page_names_every_command_key_and_event(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -> None:
-    """It can be copied as it is; it names no key that the plugin does not have."""
+    """The example can be copied, and has only keys of the plugin."""
     (example,) = re.findall(
         r"^```yaml\n(.*?)^```$", (ROOT / name / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
@@ -120,11 +120,13 @@ def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -
     variables = {"DUCTILE_CONFIG_DIR": str(tmp_path), **secrets}
     terminal = Terminal(directory=tmp_path, variables=variables)
     assert terminal.ductile("config", "lock").status == 0
-    checked = terminal.ductile("config", "check", "--json")
-    assert (checked.status, json.loads(checked.out)["warnings"]) == (0, []), checked.out
-    shown = json.loads(terminal.ductile("config", "show", "plugins", "--json").out)
-    manifest = manifest_of(name).manifest
-    configs = [plugin.get("config", {}) for key, plugin in shown.items() if name in (key, plugin.get("uses"))]
+    result = terminal.ductile("config", "check", "--json")
+    assert (result.status, json.loads(result.out)["warnings"]) == (0, []), result.out
+    plugins = json.loads(terminal.ductile("config", "show", "plugins", "--json").out)
+    manifest = load_plugin(name).manifest
+    configs = [
+        plugin.get("config", {}) for key, plugin in plugins.items() if name in (key, plugin.get("uses"))
+    ]
     assert configs
     for config in configs:
         assert set(config) <= {*manifest.required_config, *manifest.optional_config}
@@ -143,6 +145,6 @@ def test_it_imports_the_standard_library_and_the_sdk(name: str) -> None:
 
 
 def test_a_shipped_plugin_is_in_the_directory_of_its_name() -> None:
-    """By this name it is found without reading all manifests."""
-    assert [each.name for each in load_shipped(shipped_names())] == [*shipped_names()]
+    """A plugin is found by its name without reading all manifests."""
+    assert [plugin.name for plugin in load_shipped(shipped_names())] == [*shipped_names()]
     assert shipped_names()

@@ -32,36 +32,36 @@ def run(database: Path, sql: str, command: str = "query", **parameters: Any) -> 
     return ask("sqlite_query", command, config=config, payload={"sql": sql, "parameters": parameters})
 
 
-def content(database: Path) -> list[Any]:
+def rows_of(database: Path) -> list[Any]:
     with closing(sqlite3.connect(database)) as connection:
         return connection.execute("SELECT id, name FROM people ORDER BY id").fetchall()
 
 
 def test_a_named_query_gets_its_parameters_bound(database: Path) -> None:
-    """A value is a value, whatever it looks like."""
+    """A parameter is never read as SQL."""
     config = {
         "database": str(database),
         "queries": {"by_name": "SELECT id, name FROM people WHERE name = :name"},
     }
-    found = ask("sqlite_query", "handle", config=config, payload={"parameters": {"name": "Ada"}})
-    odd = {"query": "by_name", "parameters": {"name": "' OR 1=1; DROP TABLE people --"}}
-    nothing = ask("sqlite_query", "query", config=config, payload=odd)
+    response = ask("sqlite_query", "handle", config=config, payload={"parameters": {"name": "Ada"}})
+    payload = {"query": "by_name", "parameters": {"name": "' OR 1=1; DROP TABLE people --"}}
+    injected = ask("sqlite_query", "query", config=config, payload=payload)
     rows = [{"id": 1, "name": "Ada"}]
-    assert found.answer["result"] == {
+    assert response.answer["result"] == {
         "columns": ["id", "name"],
         "rows": rows,
         "row_count": 1,
         "truncated": False,
     }
-    assert found.events[0]["payload"] == {"query": None, "rows": rows, "row_count": 1, "truncated": False}
-    assert nothing.answer["result"]["rows"] == []
-    assert len(content(database)) == 3
+    assert response.events[0]["payload"] == {"query": None, "rows": rows, "row_count": 1, "truncated": False}
+    assert injected.answer["result"]["rows"] == []
+    assert len(rows_of(database)) == 3
 
 
 def test_values_of_every_kind_become_json(database: Path) -> None:
-    said = run(database, "SELECT picture, weight, weight, id, NULL AS n FROM people ORDER BY id")
-    assert said.answer["result"]["columns"] == ["picture", "weight", "weight_2", "id", "n"]
-    first, second, third = said.answer["result"]["rows"]
+    response = run(database, "SELECT picture, weight, weight, id, NULL AS n FROM people ORDER BY id")
+    assert response.answer["result"]["columns"] == ["picture", "weight", "weight_2", "id", "n"]
+    first, second, third = response.answer["result"]["rows"]
     assert first == {"picture": {"base64": "AP8="}, "weight": 1.5, "weight_2": 1.5, "id": 1, "n": None}
     assert second["weight"] == "inf"
     assert third["id"] == 2**53 + 1
@@ -95,12 +95,12 @@ def test_a_list_is_bound_as_json_and_the_job_is_known(database: Path) -> None:
     ],
 )
 def test_a_query_can_only_read(database: Path, sql: str) -> None:
-    """No writes, no other files, no settings, no code, not two statements; and that is permanent."""
+    """Writes, other files, settings, extensions and second statements are permanent failures."""
     other = database.with_name("other.db")
-    before = content(database)
-    said = run(database, sql.replace("{other}", str(other)))
-    assert said.failed_for_good(""), said
-    assert content(database) == before
+    before = rows_of(database)
+    response = run(database, sql.replace("{other}", str(other)))
+    assert response.failed_for_good(""), response
+    assert rows_of(database) == before
     assert not other.exists()
 
 
@@ -121,7 +121,7 @@ def test_a_statement_changes_rows_and_nothing_else(database: Path, sql: str) -> 
     other = database.with_name("other.db")
     assert run(database, sql.replace("{other}", str(other)), "execute").failed_for_good("")
     assert not other.exists()
-    assert len(content(database)) == 3
+    assert len(rows_of(database)) == 3
 
 
 def test_a_statement_runs_only_if_writing_is_switched_on(database: Path) -> None:
@@ -129,22 +129,25 @@ def test_a_statement_runs_only_if_writing_is_switched_on(database: Path) -> None
     config = {"database": str(database), "statements": statements}
     payload = {"statement": "add", "parameters": {"name": "Dan"}}
     refused = ask("sqlite_query", "execute", config=config, payload=payload)
-    done = ask("sqlite_query", "execute", config={**config, "write": True}, payload=payload)
-    again = ask("sqlite_query", "execute", config={**config, "write": True}, payload=payload)
+    succeeded = ask("sqlite_query", "execute", config={**config, "write": True}, payload=payload)
+    repeated = ask("sqlite_query", "execute", config={**config, "write": True}, payload=payload)
     assert refused.failed_for_good("`write: true`")
     assert refused.exit_code == 78
-    assert (done.answer["result"]["changes"], done.answer["result"]["rows"]) == (1, [{"name": "Dan"}])
-    assert again.failed_for_good("UNIQUE constraint failed")
-    assert [name for _, name in content(database)] == ["Ada", "Bob", "C", "Dan"]
+    assert (succeeded.answer["result"]["changes"], succeeded.answer["result"]["rows"]) == (
+        1,
+        [{"name": "Dan"}],
+    )
+    assert repeated.failed_for_good("UNIQUE constraint failed")
+    assert [name for _, name in rows_of(database)] == ["Ada", "Bob", "C", "Dan"]
 
 
 def test_a_query_is_ended_when_its_time_is_over(database: Path) -> None:
-    """By its own limit or the job's; and before the process is killed."""
+    """The timeout of the query or the deadline of the job ends it, before the process is killed."""
     config = {"database": str(database), "queries": {"endless": ENDLESS}}
-    own = ask("sqlite_query", "query", config={**config, "timeout": 0.2}, payload={})
-    job = ask("sqlite_query", "query", config=config, payload={}, seconds=3)
-    assert own.failed_for_good("takes longer than 0.2 s")
-    assert job.failed_for_good("or than the job may run")
+    own_limit = ask("sqlite_query", "query", config={**config, "timeout": 0.2}, payload={})
+    job_limit = ask("sqlite_query", "query", config=config, payload={}, seconds=3)
+    assert own_limit.failed_for_good("takes longer than 0.2 s")
+    assert job_limit.failed_for_good("or than the job may run")
 
 
 @pytest.mark.parametrize(("limit", "rows"), [({"max_rows": 2}, 2), ({"max_bytes": 20}, 1)])
@@ -155,17 +158,17 @@ def test_rows_beyond_the_limits_are_left_out(database: Path, limit: dict[str, in
 
 
 def test_a_database_that_is_being_written_to_is_read_later(database: Path) -> None:
-    """Locks pass; the job is tried again."""
+    """A lock passes, so the failure is temporary."""
     with closing(sqlite3.connect(database, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         config = {"database": str(database), "queries": {"all": "SELECT name FROM people"}, "timeout": 0.2}
-        said = ask("sqlite_query", "query", config=config, payload={})
+        response = ask("sqlite_query", "query", config=config, payload={})
         writer.execute("ROLLBACK")
-    assert said.may_be_tried_again("locked")
+    assert response.may_be_tried_again("locked")
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "message"),
     [
         ({}, "`query` is missing; the plugin's config has: a, b"),
         ({"query": "c"}, "there is no query 'c'"),
@@ -175,9 +178,11 @@ def test_a_database_that_is_being_written_to_is_read_later(database: Path) -> No
         ({"sql": "SELECT 1"}, "allow_any_query"),
     ],
 )
-def test_a_payload_that_cannot_be_run_is_refused(database: Path, payload: dict[str, Any], words: str) -> None:
+def test_a_payload_that_cannot_be_run_is_refused(
+    database: Path, payload: dict[str, Any], message: str
+) -> None:
     config = {"database": str(database), "queries": {"a": "SELECT :x", "b": "SELECT 1"}}
-    assert ask("sqlite_query", "query", config=config, payload=payload).failed_for_good(words)
+    assert ask("sqlite_query", "query", config=config, payload=payload).failed_for_good(message)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +198,9 @@ def test_a_payload_that_cannot_be_run_is_refused(database: Path, payload: dict[s
 )
 def test_faults_of_the_configuration_end_with_status_78(database: Path, config: dict[str, Any]) -> None:
     """`health` finds them all, without running a query; and no file is created."""
-    said = ask("sqlite_query", "health", config={"database": str(database), **config})
-    assert said.failed_for_good("")
-    assert said.exit_code == 78
+    response = ask("sqlite_query", "health", config={"database": str(database), **config})
+    assert response.failed_for_good("")
+    assert response.exit_code == 78
     assert not Path("relative.db").exists()
 
 

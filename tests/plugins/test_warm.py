@@ -1,4 +1,4 @@
-"""Shipped plugins start warm and answer as they do cold."""
+"""Shipped plugins respond after a warm start as after a cold one."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from ductile.runner.port import (
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
-PYTHONS = Path(sys.executable).parent
+PYTHON_DIRECTORY = Path(sys.executable).parent
 NAMES = sorted(path.parent.name for path in ROOT.glob("*/manifest.yaml"))
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="warm start needs Linux")
 
 
-async def remains_of(runner: Runner, run: Launch, started_by: StartedBy) -> ProcessOutput:
-    process = await runner.start(run)
+async def run_with(runner: Runner, launch: Launch, started_by: StartedBy) -> ProcessOutput:
+    process = await runner.start(launch)
     assert not isinstance(process, CouldNotStart | ForkServerLost), process
     assert process.started_by is started_by
-    ending = await process.wait()
-    assert isinstance(ending, Exited)
-    return ending.output
+    result = await process.wait()
+    assert isinstance(result, Exited)
+    return result.output
 
 
-async def both(run: Launch) -> tuple[ProcessOutput, ProcessOutput]:
+async def run_cold_and_warm(launch: Launch) -> tuple[ProcessOutput, ProcessOutput]:
     cold, warm = SpawnRunner(), WarmRunner()
     try:
         return (
-            await remains_of(cold, run, StartedBy.SPAWN),
-            await remains_of(warm, run, StartedBy.WARM),
+            await run_with(cold, launch, StartedBy.SPAWN),
+            await run_with(warm, launch, StartedBy.WARM),
         )
     finally:
         await warm.close()
@@ -55,18 +55,18 @@ async def both(run: Launch) -> tuple[ProcessOutput, ProcessOutput]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_warm_is_like_cold(name: str, protocol: int, tmp_path: Path) -> None:
-    """The same bytes on stdout and the same exit status, for an answer and for a refusal."""
+    """Stdout and exit status are the same, for a response and for a refusal."""
     shutil.copytree(ROOT, tmp_path / "plugins")
     request = {"protocol": protocol, "job_id": "j", "command": "health", "config": {}, "state": {}}
-    run = Launch(
+    launch = Launch(
         entrypoint=str(tmp_path / "plugins" / name / "run.py"),
         request=json.dumps(request).encode(),
-        environment={"PATH": f"{PYTHONS}:{os.environ['PATH']}"},
+        environment={"PATH": f"{PYTHON_DIRECTORY}:{os.environ['PATH']}"},
         directory=str(tmp_path),
         timeout=timedelta(seconds=30),
         warm=WarmStart(),
     )
-    cold, warm = asyncio.run(both(run))
+    cold, warm = asyncio.run(run_cold_and_warm(launch))
     assert (warm.stdout, warm.stderr, warm.status) == (cold.stdout, cold.stderr, cold.status)
     assert bool(warm.stdout) is (protocol == 2), "a fault of the configuration is an answer too"
     assert protocol == 2 or warm.status.exit_code == 78

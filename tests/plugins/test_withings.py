@@ -1,4 +1,4 @@
-"""withings against a fake that speaks its wire format."""
+"""withings against a fake with its wire format."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ HOOK = "https://example.com/hook?token=secret"
 
 
 @dataclass
-class Person:
+class Session:
     service: FakeWithings
     directory: Path
     state: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, command: str, payload: dict[str, Any] | None = None, **config: Any) -> PluginResult:
-        """One job. Its state is applied as Ductile does it: a fact replaces it, else it is merged."""
-        said = ask(
+        """Run one job, and apply its state as Ductile does: a fact replaces it, else it is merged."""
+        response = ask(
             "withings",
             command,
             config={
@@ -44,10 +44,10 @@ class Person:
             payload=payload,
             environ={"DUCTILE_DATA_DIR": str(self.directory)},
         )
-        if said.kind == "ok" and said.state:
+        if response.kind == "ok" and response.state:
             is_fact = command in ("poll", "handle")
-            self.state = said.state if is_fact else {**self.state, **said.state}
-        return said
+            self.state = response.state if is_fact else {**self.state, **response.state}
+        return response
 
     def connect(self) -> None:
         access, refresh = self.service.new_grant()
@@ -63,22 +63,22 @@ def service() -> Iterator[FakeWithings]:
 
 
 @pytest.fixture
-def person(service: FakeWithings, tmp_path: Path) -> Person:
-    person = Person(service, tmp_path / "data")
-    person.connect()
-    return person
+def session(service: FakeWithings, tmp_path: Path) -> Session:
+    session = Session(service, tmp_path / "data")
+    session.connect()
+    return session
 
 
 def now() -> int:
     return int(time.time())
 
 
-def test_each_measure_group_is_an_event_in_units(person: Person) -> None:
+def test_each_measure_group_is_an_event_in_units(session: Session) -> None:
     """The value on the wire is an integer times a power of ten."""
     at = now() - 3600
-    group = person.service.weigh(72.345, at, fat_ratio=21.5, pulse=61)
-    said = person.ask("poll")
-    (event,) = said.events
+    group = session.service.weigh(72.345, at, fat_ratio=21.5, pulse=61)
+    response = session.ask("poll")
+    (event,) = response.events
     assert (event["type"], event["dedupe_key"]) == (
         "withings.measure",
         f"withings:measure:{group['grpid']}:{at}",
@@ -91,153 +91,153 @@ def test_each_measure_group_is_an_event_in_units(person: Person) -> None:
     assert (event["payload"]["id"], event["payload"]["device"]) == (str(group["grpid"]), "Body+")
 
 
-def test_a_measure_of_an_unknown_type_is_kept(person: Person) -> None:
-    person.service.add_group([measure(999, 1.5, -1)], now())
-    (event,) = person.ask("poll").events
+def test_a_measure_of_an_unknown_type_is_kept(session: Session) -> None:
+    session.service.add_group([measure(999, 1.5, -1)], now())
+    (event,) = session.ask("poll").events
     assert event["payload"]["measures"] == {"type_999": 1.5}
 
 
-def test_sleep_and_activity_are_events(person: Person) -> None:
-    person.service.sleep("2026-02-08", now() - 60, 7.5)
-    person.service.walk("2026-02-08", 9000, now())
-    said = person.ask("poll")
-    assert said.event_types == ["withings.sleep", "withings.activity"]
-    night, day = (event["payload"] for event in said.events)
-    assert (night["date"], night["sleep"]["total_sleep_time"]) == ("2026-02-08", 27000)
-    assert (day["date"], day["activity"]["steps"]) == ("2026-02-08", 9000)
+def test_sleep_and_activity_are_events(session: Session) -> None:
+    session.service.sleep("2026-02-08", now() - 60, 7.5)
+    session.service.walk("2026-02-08", 9000, now())
+    response = session.ask("poll")
+    assert response.event_types == ["withings.sleep", "withings.activity"]
+    sleep_payload, activity_payload = (event["payload"] for event in response.events)
+    assert (sleep_payload["date"], sleep_payload["sleep"]["total_sleep_time"]) == ("2026-02-08", 27000)
+    assert (activity_payload["date"], activity_payload["activity"]["steps"]) == ("2026-02-08", 9000)
 
 
-def test_only_what_is_wanted_is_asked_for(person: Person) -> None:
-    person.ask("poll", data=["sleep"])
-    assert {each.path for each in person.service.calls} == {"/v2/sleep"}
+def test_only_what_is_wanted_is_asked_for(session: Session) -> None:
+    session.ask("poll", data=["sleep"])
+    assert {call_.path for call_ in session.service.calls} == {"/v2/sleep"}
 
 
-def test_a_repeated_poll_emits_nothing_twice(person: Person) -> None:
-    """What was emitted is in the state, also within the time that is asked for again."""
+def test_a_repeated_poll_emits_nothing_twice(session: Session) -> None:
+    """Emitted events are known by the state, also within the overlapping time of two polls."""
     at = now()
-    person.service.weigh(80, at)
-    person.service.walk("2026-02-08", 100, at)
-    assert len(person.ask("poll").events) == 2
-    again = person.ask("poll")
-    assert (again.answer["result"], again.events, again.state) == ("0 new", [], {})
-    person.service.weigh(81, at)
-    assert [event["payload"]["measures"]["weight_kg"] for event in person.ask("poll").events] == [81.0]
+    session.service.weigh(80, at)
+    session.service.walk("2026-02-08", 100, at)
+    assert len(session.ask("poll").events) == 2
+    repeated = session.ask("poll")
+    assert (repeated.answer["result"], repeated.events, repeated.state) == ("0 new", [], {})
+    session.service.weigh(81, at)
+    assert [event["payload"]["measures"]["weight_kg"] for event in session.ask("poll").events] == [81.0]
 
 
-def test_a_corrected_measure_and_a_grown_day_are_emitted_again(person: Person) -> None:
-    group = person.service.weigh(80, now() - 100)
-    person.service.walk("2026-02-08", 100, now() - 100)
-    person.ask("poll")
+def test_a_corrected_measure_and_a_grown_day_are_emitted_again(session: Session) -> None:
+    group = session.service.weigh(80, now() - 100)
+    session.service.walk("2026-02-08", 100, now() - 100)
+    session.ask("poll")
     group["measures"] = [measure(1, 79, -3)]
     group["modified"] = now() + 1
-    person.service.walk("2026-02-08", 200, now() + 1)
-    said = person.ask("poll")
-    assert said.event_types == ["withings.measure", "withings.activity"]
-    assert said.events[1]["payload"]["activity"]["steps"] == 200
+    session.service.walk("2026-02-08", 200, now() + 1)
+    response = session.ask("poll")
+    assert response.event_types == ["withings.measure", "withings.activity"]
+    assert response.events[1]["payload"]["activity"]["steps"] == 200
 
 
-def test_all_pages_are_read(person: Person) -> None:
-    person.service.page_size = 3
+def test_all_pages_are_read(session: Session) -> None:
+    session.service.page_size = 3
     for index in range(8):
-        person.service.weigh(80 + index, now() - 100 + index)
-    said = person.ask("poll", data=["measure"])
-    assert [event["payload"]["measures"]["weight_kg"] for event in said.events] == [
-        80.0 + i for i in range(8)
+        session.service.weigh(80 + index, now() - 100 + index)
+    response = session.ask("poll", data=["measure"])
+    assert [event["payload"]["measures"]["weight_kg"] for event in response.events] == [
+        80.0 + index for index in range(8)
     ]
-    assert [call.form.get("offset") for call in person.service.calls] == [None, "3", "6"]
+    assert [call.form.get("offset") for call in session.service.calls] == [None, "3", "6"]
 
 
-def test_more_than_a_job_may_emit_is_left_to_the_next(person: Person) -> None:
-    person.service.page_size = 1000
+def test_more_than_a_job_may_emit_is_left_to_the_next(session: Session) -> None:
+    session.service.page_size = 1000
     for index in range(950):
-        person.service.weigh(80, now() - 1000 + index)
-    assert len(person.ask("poll", data=["measure"]).events) == 900
-    assert len(person.ask("poll", data=["measure"]).events) == 50
-    assert person.ask("poll", data=["measure"]).events == []
+        session.service.weigh(80, now() - 1000 + index)
+    assert len(session.ask("poll", data=["measure"]).events) == 900
+    assert len(session.ask("poll", data=["measure"]).events) == 50
+    assert session.ask("poll", data=["measure"]).events == []
 
 
-def test_days_that_do_not_fit_are_not_passed_over(person: Person) -> None:
-    person.service.page_size = 1000
+def test_days_that_do_not_fit_are_not_passed_over(session: Session) -> None:
+    session.service.page_size = 1000
     for index in range(890):
-        person.service.weigh(80, now() - 1000 + index)
+        session.service.weigh(80, now() - 1000 + index)
     for day in range(1, 31):
-        person.service.walk(f"2026-01-{day:02}", day, now())
-    assert len(person.ask("poll").events) == 900
-    assert len(person.ask("poll").events) == 20
-    assert person.ask("poll").events == []
+        session.service.walk(f"2026-01-{day:02}", day, now())
+    assert len(session.ask("poll").events) == 900
+    assert len(session.ask("poll").events) == 20
+    assert session.ask("poll").events == []
 
 
-def test_goals_and_measures_of_others_are_left_out(person: Person) -> None:
-    """`attrib` 1 and 4: the scale was not sure who stood on it. When it knows, the group has changed."""
-    group = person.service.weigh(80, now() - 10)
+def test_goals_and_measures_of_others_are_left_out(session: Session) -> None:
+    """A scale that is not sure about its user sets `attrib`; when it knows, the group changes."""
+    group = session.service.weigh(80, now() - 10)
     group["attrib"] = 1
-    assert person.ask("poll").events == []
+    assert session.ask("poll").events == []
     group |= {"attrib": 0, "modified": now()}
-    assert person.ask("poll").event_types == ["withings.measure"]
+    assert session.ask("poll").event_types == ["withings.measure"]
 
 
-def test_the_first_poll_goes_back_as_far_as_it_is_told(person: Person) -> None:
-    person.service.weigh(80, now() - 10 * 86400)
-    assert person.ask("poll").events == []
-    person.connect()
-    assert len(person.ask("poll", history_days=30).events) == 1
+def test_the_first_poll_goes_back_as_far_as_it_is_told(session: Session) -> None:
+    session.service.weigh(80, now() - 10 * 86400)
+    assert session.ask("poll").events == []
+    session.connect()
+    assert len(session.ask("poll", history_days=30).events) == 1
 
 
-def test_weights_can_be_emitted_again(person: Person) -> None:
+def test_weights_can_be_emitted_again(session: Session) -> None:
     """`sync_weight` needs no state and changes none."""
-    person.service.weigh(80, now() - 86400)
-    person.service.weigh(70, now() - 40 * 86400)
-    person.service.add_group([measure(11, 60, 0)], now())
-    person.ask("poll")
-    said = person.ask("sync_weight", {})
-    assert [event["payload"]["kilograms"] for event in said.events] == [80.0]
-    assert (said.event_types, said.state) == (["withings.weight"], {})
+    session.service.weigh(80, now() - 86400)
+    session.service.weigh(70, now() - 40 * 86400)
+    session.service.add_group([measure(11, 60, 0)], now())
+    session.ask("poll")
+    response = session.ask("sync_weight", {})
+    assert [event["payload"]["kilograms"] for event in response.events] == [80.0]
+    assert (response.event_types, response.state) == (["withings.weight"], {})
     since = time.strftime("%Y-%m-%d", time.gmtime(now() - 50 * 86400))
-    assert len(person.ask("sync_weight", {"since": since}).events) == 2
-    assert person.ask("sync_weight", {"since": "yesterday"}).failed_for_good("`since` has to be a date")
+    assert len(session.ask("sync_weight", {"since": since}).events) == 2
+    assert session.ask("sync_weight", {"since": "yesterday"}).failed_for_good("`since` has to be a date")
 
 
-def test_an_expired_token_is_renewed_and_kept(person: Person) -> None:
-    """Withings says status 401 with HTTP status 200. The cursors stay beside the new grant."""
-    person.service.weigh(80, now())
-    person.ask("poll")
-    person.service.expire_access_tokens()
-    assert person.ask("poll").answer["result"] == "0 new"
-    assert person.state["oauth"]["grant"]["number"] == 2
-    assert set(person.state["cursors"]) == {"measure", "sleep", "activity"}
-    assert person.ask("poll").answer["result"] == "0 new"
+def test_an_expired_token_is_renewed_and_kept(session: Session) -> None:
+    """Withings has status 401 in a body with HTTP status 200. The cursors stay beside the new grant."""
+    session.service.weigh(80, now())
+    session.ask("poll")
+    session.service.expire_access_tokens()
+    assert session.ask("poll").answer["result"] == "0 new"
+    assert session.state["oauth"]["grant"]["number"] == 2
+    assert set(session.state["cursors"]) == {"measure", "sleep", "activity"}
+    assert session.ask("poll").answer["result"] == "0 new"
 
 
-def test_a_token_request_can_be_signed(person: Person) -> None:
-    """With a nonce, and without the secret."""
-    person.service.expire_access_tokens()
-    assert person.ask("poll", sign_requests=True).kind == "ok"
-    (request,) = person.service.calls_to("/v2/oauth2")
+def test_a_token_request_can_be_signed(session: Session) -> None:
+    """A signed request has a nonce, and not the secret."""
+    session.service.expire_access_tokens()
+    assert session.ask("poll", sign_requests=True).kind == "ok"
+    (request,) = session.service.calls_to("/v2/oauth2")
     assert set(request.form) >= {"action", "nonce", "signature"}
     assert "client_secret" not in request.form
 
 
-def test_a_withdrawn_grant_says_what_to_do(person: Person) -> None:
-    person.service.revoke_grants()
-    assert person.ask("poll").failed_for_good("ductile plugin authorize it")
+def test_a_withdrawn_grant_says_what_to_do(session: Session) -> None:
+    session.service.revoke_grants()
+    assert session.ask("poll").failed_for_good("ductile plugin authorize it")
 
 
-def test_a_wrong_secret_is_not_taken_for_a_withdrawn_grant(person: Person) -> None:
-    person.service.expire_access_tokens()
-    assert person.ask("poll", client_secret="wrong").failed_for_good("check `client_id`")
+def test_a_wrong_secret_is_not_taken_for_a_withdrawn_grant(session: Session) -> None:
+    session.service.expire_access_tokens()
+    assert session.ask("poll", client_secret="wrong").failed_for_good("check `client_id`")
 
 
-def test_a_rate_limit_is_waited_for(person: Person) -> None:
-    """Status 601 says for how long."""
-    person.service.limited = 2
-    person.service.weigh(80, now())
-    assert len(person.ask("poll").events) == 1
+def test_a_rate_limit_is_waited_for(session: Session) -> None:
+    """A response with status 601 has the time to wait."""
+    session.service.limited = 2
+    session.service.weigh(80, now())
+    assert len(session.ask("poll").events) == 1
 
 
-def test_a_long_rate_limit_is_left_to_the_retry(person: Person) -> None:
+def test_a_long_rate_limit_is_left_to_the_retry(session: Session) -> None:
     limit = {"status": 601, "body": {"wait_seconds": 3600}, "error": "Too Many Requests"}
-    person.service.fail_next(Reply(limit))
-    assert person.ask("poll").may_be_tried_again("it asks to wait 3600 s")
+    session.service.fail_next(Reply(limit))
+    assert session.ask("poll").may_be_tried_again("it asks to wait 3600 s")
 
 
 @pytest.mark.parametrize(
@@ -251,56 +251,56 @@ def test_a_long_rate_limit_is_left_to_the_retry(person: Person) -> None:
         (Reply({"status": 2554, "body": {}, "error": "Not implemented"}), False),
     ],
 )
-def test_troubles_are_retried_and_mistakes_are_not(person: Person, reply: Reply, retried: bool) -> None:
-    person.service.fail_next(reply)
-    said = person.ask("poll")
-    assert (said.kind, said.answer["retry"]) == ("error", retried)
+def test_troubles_are_retried_and_mistakes_are_not(session: Session, reply: Reply, retried: bool) -> None:
+    session.service.fail_next(reply)
+    response = session.ask("poll")
+    assert (response.kind, response.answer["retry"]) == ("error", retried)
 
 
-def test_subscriptions_are_added_once_and_removed(person: Person) -> None:
-    assert person.ask("subscribe", callback_url=HOOK).kind == "ok"
-    assert {appli for _, appli in person.service.subscriptions} == {1, 2, 4, 16, 44}
-    before = len(person.service.calls)
-    assert "5 of them before" in person.ask("subscribe", callback_url=HOOK).answer["result"]
-    assert len(person.service.calls) == before + 1
-    assert person.ask("unsubscribe", callback_url=HOOK).answer["result"] == "ended 5 subscriptions"
-    assert person.service.subscriptions == {}
-    assert person.ask("subscribe").failed_for_good("`callback_url` is missing")
+def test_subscriptions_are_added_once_and_removed(session: Session) -> None:
+    assert session.ask("subscribe", callback_url=HOOK).kind == "ok"
+    assert {appli for _, appli in session.service.subscriptions} == {1, 2, 4, 16, 44}
+    before = len(session.service.calls)
+    assert "5 of them before" in session.ask("subscribe", callback_url=HOOK).answer["result"]
+    assert len(session.service.calls) == before + 1
+    assert session.ask("unsubscribe", callback_url=HOOK).answer["result"] == "ended 5 subscriptions"
+    assert session.service.subscriptions == {}
+    assert session.ask("subscribe").failed_for_good("`callback_url` is missing")
 
 
-def test_a_notification_fetches_what_it_announces(person: Person) -> None:
-    person.service.weigh(80, now())
-    person.service.sleep("2026-02-08", now(), 8)
-    form = {"userid": person.service.userid, "appli": 1, "startdate": 1, "enddate": 2}
-    said = person.ask("handle", {"body": urlencode(form)})
-    assert said.event_types == ["withings.measure"]
-    assert person.ask("handle", {"body": urlencode(form)}).events == []
+def test_a_notification_fetches_what_it_announces(session: Session) -> None:
+    session.service.weigh(80, now())
+    session.service.sleep("2026-02-08", now(), 8)
+    form = {"userid": session.service.userid, "appli": 1, "startdate": 1, "enddate": 2}
+    response = session.ask("handle", {"body": urlencode(form)})
+    assert response.event_types == ["withings.measure"]
+    assert session.ask("handle", {"body": urlencode(form)}).events == []
 
 
-def test_nothing_in_a_notification_is_trusted(person: Person) -> None:
-    """It is not signed. Another user, an unknown kind or garbage lead to no request."""
+def test_nothing_in_a_notification_is_trusted(session: Session) -> None:
+    """A notification is not signed. Another user, an unknown kind or garbage lead to no request."""
     other = urlencode({"userid": 1, "appli": 1})
-    unknown = urlencode({"userid": person.service.userid, "appli": 99})
-    assert person.ask("handle", {"body": other}).answer["result"].startswith("passed over")
-    assert person.ask("handle", {"body": unknown}).answer["result"].startswith("passed over")
-    assert person.ask("handle", {"body": "x"}).failed_for_good("no notification")
-    assert person.service.calls == []
+    unknown = urlencode({"userid": session.service.userid, "appli": 99})
+    assert session.ask("handle", {"body": other}).answer["result"].startswith("passed over")
+    assert session.ask("handle", {"body": unknown}).answer["result"].startswith("passed over")
+    assert session.ask("handle", {"body": "x"}).failed_for_good("no notification")
+    assert session.service.calls == []
 
 
-def test_an_account_is_connected_in_two_steps(person: Person) -> None:
-    person.state = {}
-    assert "no account is connected" in person.ask("health").answer["result"]
-    started = person.ask("oauth_start", {"redirect_uri": "http://localhost:9/x"}).answer["result"]
-    answer = call(Request({}), "GET", started["url"])
-    back = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
-    assert person.ask("oauth_callback", back).answer["result"] == "connected"
-    assert person.ask("health").answer["result"] == "healthy, connected to user 12345678"
-    person.service.weigh(80, now())
-    assert len(person.ask("poll").events) == 1
+def test_an_account_is_connected_in_two_steps(session: Session) -> None:
+    session.state = {}
+    assert "no account is connected" in session.ask("health").answer["result"]
+    authorisation = session.ask("oauth_start", {"redirect_uri": "http://localhost:9/x"}).answer["result"]
+    reply = call(Request({}), "GET", authorisation["url"])
+    callback = dict(parse_qsl(urlsplit(reply.headers["location"]).query))
+    assert session.ask("oauth_callback", callback).answer["result"] == "connected"
+    assert session.ask("health").answer["result"] == "healthy, connected to user 12345678"
+    session.service.weigh(80, now())
+    assert len(session.ask("poll").events) == 1
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         ({"client_id": None}, "`client_id` is missing"),
         ({"data": ["weight"]}, "`data`"),
@@ -309,8 +309,8 @@ def test_an_account_is_connected_in_two_steps(person: Person) -> None:
     ],
 )
 def test_a_fault_in_the_configuration_ends_with_78(
-    person: Person, config: dict[str, Any], words: str
+    session: Session, config: dict[str, Any], message: str
 ) -> None:
-    said = person.ask("health", **config)
-    assert said.failed_for_good(words)
-    assert said.exit_code == 78
+    response = session.ask("health", **config)
+    assert response.failed_for_good(message)
+    assert response.exit_code == 78

@@ -199,7 +199,9 @@ async def test_its_picture_is_in_the_docs(workspace: Workspace, daemon: Daemon, 
     stored = PICTURE.read_text()
     for picture in (current, stored):
         assert "http" not in picture.replace("http://www.w3.org", "")
-    titles = re.compile(r"(Running&#160;and&#160;queued|Pipelines|Failed&#160;and&#160;dead|Schedules|Events)")
+    titles = re.compile(
+        r"(Running&#160;and&#160;queued|Pipelines|Failed&#160;and&#160;dead|Schedules|Events)"
+    )
     assert set(titles.findall(stored)) == set(titles.findall(current)) != set()
 
 
