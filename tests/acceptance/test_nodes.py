@@ -109,7 +109,7 @@ def test_the_jobs_of_a_killed_node_run_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_node_that_was_stopped_for_too_long_changes_nothing_and_comes_back(tmp_path: Path) -> None:
-    """Its result comes too late. It joins again and runs jobs."""
+    """The result of the stopped node comes too late; the node joins again and runs jobs."""
     cluster = two_nodes(tmp_path)
     with ExitStack() as stack:
         left, right, job_id = take_over(cluster, stack, signal.SIGSTOP)

@@ -301,7 +301,7 @@ def explain_waiting_job(
     ("settings", "workers", "limits"),
     [
         ("{parallelism: 1}", 4, ["plugins.slow.parallelism 2"]),
-        # The plugin's limit is that of the workers: its own would change nothing.
+        # Without a limit of its own the plugin has that of the workers.
         ("{}", 1, ["service.max_workers 2"]),
     ],
 )
@@ -355,7 +355,7 @@ def test_a_run_shows_its_position_and_its_wait(tmp_path: Path) -> None:
 
 
 def test_a_job_behind_another_names_the_first_in_line(tmp_path: Path) -> None:
-    """Runs with one key follow one another: the explanation of the last names the one that runs."""
+    """Runs with one key follow one another; the explanation of the last one names the running one."""
     pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
     workspace = a_workspace(tmp_path, f"  slow: {{}}\n{pipelines}")
     workspace.plugin("slow", SLOW)
@@ -600,7 +600,7 @@ pipelines:
 
 
 def test_a_dry_run_and_the_advice_agree_with_the_retry(tmp_path: Path) -> None:
-    """For a step that could not be created, neither promises a retry that is then refused."""
+    """Neither the dry run nor the advice promises a refused retry of a step that could not be created."""
     workspace = a_workspace(tmp_path, TEMPLATED)
     with a_daemon(workspace):
         run_id = workspace.json("pipeline", "run", "flow", status=1)["job_id"]

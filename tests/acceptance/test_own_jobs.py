@@ -332,7 +332,7 @@ def test_an_explanation_names_no_job_of_others(api: Api) -> None:
 
 
 def test_the_latest_run_of_a_pipeline_is_an_own_one(api: Api) -> None:
-    """The list of pipelines names it."""
+    """The list of pipelines names the latest own run."""
     other_id, own_id = run_to_end(api, "b", "/pipeline/other"), run_to_end(api, "a", "/pipeline/other")
     for token, job_id in (("a", own_id), ("b", other_id), ("*", own_id)):
         pipelines = api.get("/pipelines", token=token_for(token))["pipelines"]

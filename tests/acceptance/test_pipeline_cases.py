@@ -270,7 +270,7 @@ def test_without_a_daemon(tmp_path: Path) -> None:
     candidate.write_text(workspace.config.read_text())
     edit(workspace, *CHANGE)
     assert run_cases(workspace, "order", "--run", "last", status=1)["counts"] == {"passed": 0, "failed": 1}
-    # The runs are those of the store of --config, the pipeline that of the candidate.
+    # The runs are from the store of --config, and the pipeline is from the candidate.
     (workspace.directory / "demo" / "candidate.yaml").write_text(candidate.read_text())
     words = ("order", "--run", "last", "--candidate", str(workspace.directory / "demo" / "candidate.yaml"))
     assert run_cases(workspace, *words)["passed"]

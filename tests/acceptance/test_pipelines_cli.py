@@ -52,7 +52,7 @@ def a_pipeline_workspace(directory: Path) -> Workspace:
     return workspace
 
 
-#: For tests that a store on a server has to pass as well, where no job runs without a daemon.
+#: For tests that also run with a store on a server, where no job runs without a daemon.
 EVERYWHERE = pytest.mark.parametrize(
     "workspace", ["with a daemon", "without", "on PostgreSQL"], indirect=True
 )
@@ -117,7 +117,7 @@ def test_mistakes_of_run_commands_are_reported(workspace: Workspace) -> None:
 
 @EVERYWHERE
 def test_explain_and_retry_in_place(workspace: Workspace) -> None:
-    """A retry keeps the run's id and what succeeded in it."""
+    """A retry keeps the id of the run and its succeeded steps."""
     run = failed_run(workspace)
     explanation = workspace.ductile("pipeline", "explain", run["job_id"]).out
     assert "shaky: failed (step_failed)" in explanation
@@ -377,7 +377,7 @@ def test_event_tail(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_each_step_is_shown_as_it_ends(workspace: Workspace) -> None:
-    """Long work shows progress; the result comes last."""
+    """Ended steps are shown as progress; the result comes last."""
     terminal, process_end = pty.openpty()
     environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
     process = subprocess.Popen(

@@ -289,7 +289,7 @@ def test_a_caller_that_hangs_up_frees_its_slot(single_slot: Api) -> None:
         connection.sendall(request)
         single_slot.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
         assert single_slot.ask("POST", "/pipeline/quick").status == 503
-    # Nothing tells when the daemon has noticed; a caller who is refused asks again.
+    # The daemon does not report when it has noticed, so refused requests are repeated.
     assert any(single_slot.ask("POST", "/pipeline/quick").status == 200 for _ in range(500))
     (run,) = runs_of(single_slot, "waiting")
     open_gate(single_slot.workspace)

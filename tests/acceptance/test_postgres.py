@@ -16,7 +16,7 @@ from builders.terminal import Terminal
 from ductile.config.snapshot import describe_server
 
 PASSWORD = "canary-of-the-database"
-#: Prints the directory that it may keep files in.
+#: Responds with the directory for its files.
 KEEPER = '#!/bin/sh\ncat >/dev/null\nprintf \'{"status": "ok", "result": "%s"}\' "$DUCTILE_DATA_DIR"\n'
 
 

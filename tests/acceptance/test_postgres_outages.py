@@ -117,17 +117,17 @@ def test_a_submission_whose_commit_was_cut_is_accepted_once(
 
 def test_connections_that_an_operator_ends_lose_and_double_nothing(api: Api, directory: Path) -> None:
     """Each job that the daemon has accepted meanwhile is stored once, and runs."""
-    job_ids, ended = [], 0
+    job_ids, ended_connections = [], 0
     for number in range(20):
         if number % 4 == 0:
             with psycopg.connect(store_url(directory), autocommit=True) as connection:
-                ended += connection.execute(END_WRITER).rowcount
+                ended_connections += connection.execute(END_WRITER).rowcount
         response = submit(api)
         assert response.status in (202, 503), response
         if response.status == 202:
             job_ids.append(response.body["job_id"])
     assert job_ids
-    assert ended
+    assert ended_connections
     for job_id in job_ids:
         assert api.ended(job_id)["status"] == "succeeded"
     with psycopg.connect(store_url(directory)) as connection:

@@ -1,4 +1,4 @@
-"""A state webhook that the allow list keeps back: doctor says so, and its remedy works as it is typed."""
+"""A receiver that is not on the allow list: doctor reports it, and the advised command works."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_doctor_tells_how_to_allow_a_receiver(tmp_path: Path) -> None:
         url = f"http://localhost:{receiver.port}/hook"
         options = ("--state-webhook-url", url, "--state-webhook-events", "done")
         workspace.json("run", "echo", "handle", "--no-wait", *options)
-        lost = daemon.wait_for("delivery.dropped")
+        dropped = daemon.wait_for("delivery.dropped")
         finding = receiver_finding(workspace)
         assert "state_webhooks.allow does not list localhost" in finding["message"]
         _, _, command = finding["fix"].partition(": ductile ")
         command, _, _ = command.partition(" && ductile apply")
         workspace.json(*shlex.split(command))
         workspace.json("apply")
-        workspace.json("webhook", "resend", lost["delivery"])
+        workspace.json("webhook", "resend", dropped["delivery"])
         receiver.wait_for(lambda requests: len(requests) == 1)
         daemon.wait_for("delivery.delivered")
         assert receiver_finding(workspace)["level"] == "ok"

@@ -205,7 +205,7 @@ def test_what_works_only_there_says_so(words: tuple[str, ...], message: str) -> 
 
 
 def test_the_url_of_the_environment_is_for_daemons_only() -> None:
-    """A command that needs none ignores it; one that changes local files is refused."""
+    """A command that needs no daemon ignores the URL; one that changes local files is refused."""
     environ = {"DUCTILE_URL": "https://localhost:1", "DUCTILE_TOKEN": "x", "HOME": "/nonexistent"}
     out, err = io.StringIO(), io.StringIO()
     assert run(["version"], environ, out, err) == 0

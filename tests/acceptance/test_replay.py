@@ -82,7 +82,7 @@ def a_changed_mirror(api: Api, tmp_path: Path, old: str, new: str) -> str:
     return str(a_mirror(tmp_path, "candidate", MIRROR.replace(old, new)))
 
 
-#: The state is the present one, which later jobs have changed.
+#: A replay has the present state, which later jobs have changed.
 STATE = ("--ignore", "result.request.state")
 
 

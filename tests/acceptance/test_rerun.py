@@ -54,7 +54,7 @@ def rerun(api: Api, job_id: str, *words: str) -> dict[str, Any]:
 
 
 def test_a_succeeded_job_runs_again_with_its_input(api: Api) -> None:
-    """The new job names the old one, which stays as it is, and has no dedupe key."""
+    """The new job names the old one and has no dedupe key; the old one stays as it is."""
     old = run_to_end(api, "/plugin/mirror/handle", {"payload": {"n": 1}, "dedupe_key": "once"})
     new = rerun(api, old["job_id"])
     assert new["job_id"] != old["job_id"]

@@ -14,7 +14,7 @@ import pytest
 from builders.daemons import Workspace, a_daemon, a_workspace, answering
 from builders.postgres import STORES, keep_in
 
-#: Tells its process id to the process that opens the pipe beside it, then works for several intervals.
+#: Writes its process id to the pipe beside it, then works for several intervals.
 LONG = """#!/bin/sh
 cat > /dev/null
 echo $$ > "$0.pipe"
@@ -114,7 +114,7 @@ def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> 
 
 
 def test_next_goes_on_to_the_next_run_that_starts(tmp_path: Path) -> None:
-    """Outside its hours a schedule shows that it is skipped, until when, and the first run after that."""
+    """Outside its hours a schedule is shown as skipped until an instant, and with the next run."""
     opens_at = (datetime.now(UTC) + timedelta(hours=3)).replace(minute=0, second=0, microsecond=0)
     hours = f"{opens_at:%H:%M}-{opens_at + timedelta(hours=1):%H:%M}"
     rule = f'{{every: 1s, only_between: "{hours}", timezone: UTC}}'

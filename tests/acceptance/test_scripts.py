@@ -151,8 +151,8 @@ def test_its_event_is_routed_and_a_pipeline_uses_it(tmp_path: Path) -> None:
     )
     assert workspace.ductile("config", "check").status == 0, workspace.ductile("config", "check")
     workspace.ductile("run", "first")
-    (listed,) = workspace.json("job", "list", "--plugin", "second")["jobs"]
-    job = workspace.json("job", "show", listed["job_id"])
+    (listed_job,) = workspace.json("job", "list", "--plugin", "second")["jobs"]
+    job = workspace.json("job", "show", listed_job["job_id"])
     assert json.loads(job["result"]["result"]) == {"exit_code": 0, "result": "out"}
     assert workspace.json("pipeline", "run", "flow")["result"]["result"] == "got out"
 

@@ -59,7 +59,7 @@ def test_an_env_file_that_feeds_only_plugins_is_a_warning(tmp_path: Path) -> Non
 
 
 def test_a_variable_added_to_another_env_file_refuses_the_start(tmp_path: Path) -> None:
-    """The later file's value counts, so a file that was sealed as harmless no longer is."""
+    """The value of the later file counts, so a harmless file can become one that grants access."""
     workspace = a_sealed_workspace(tmp_path)
     (workspace.config.parent / "plain.env").write_text("GREETING=hello\nOPS_TOKEN=evil\n")
     result = workspace.ductile("system", "start")

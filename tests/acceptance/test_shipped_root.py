@@ -156,7 +156,7 @@ def test_an_installation_that_another_user_can_change_is_refused(tmp_path: Path)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_an_installation_of_root_serves_another_user() -> None:
-    """A daemon that runs as its own user may use what root has installed."""
+    """A daemon that runs as its own user may use plugins that root has installed."""
     program = (
         "import os, sys\n"
         "from ductile.plugins.discovery import load_shipped\n"

@@ -206,12 +206,12 @@ def test_a_receiver_that_is_gone_is_not_sent_it_again(api: Api) -> None:
     with a_receiver(lambda *_: Reply(status=410)) as receiver:
         body = {"state_webhook_url": receiver.url(), "state_webhook_events": ["done"]}
         job_id = api.post("/plugin/echo/handle", body)["job_id"]
-        lost = api.daemon.wait_for("delivery.gone", lambda line: line["job_id"] == job_id)
+        gone = api.daemon.wait_for("delivery.gone", lambda line: line["job_id"] == job_id)
         (row,) = api.workspace.json("webhook", "deliveries", "--status", "gone", "--job", job_id)[
             "deliveries"
         ]
     assert (row["id"], row["status"], row["attempts"], row["last_status"]) == (
-        lost["delivery"],
+        gone["delivery"],
         "gone",
         1,
         410,

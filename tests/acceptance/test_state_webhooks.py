@@ -23,7 +23,7 @@ KEYS = [
     *("plugin", "command", "pipeline", "reason"),
 ]
 SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 20s, backoff_base: 100ms, max_attempts: 4}\n"
-#: After a kill a delivery is due again when its time is over.
+#: After a kill a delivery is due again when its timeout is over.
 DUE_SOON_AFTER_A_KILL = SETTINGS.replace("timeout: 20s", "timeout: 1s")
 #: A URL with a secret that only its receiver may see.
 SECRET_PATH = "/hook/canary-in-the-url"

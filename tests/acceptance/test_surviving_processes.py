@@ -106,10 +106,10 @@ def copy_the_files(original: Workspace) -> None:
     target = original.directory / "second" / "demo" / "data"
     target.mkdir()
     with (
-        closing(sqlite3.connect(directory / "data" / "state.db")) as before,
-        closing(sqlite3.connect(target / "state.db")) as after,
+        closing(sqlite3.connect(directory / "data" / "state.db")) as source,
+        closing(sqlite3.connect(target / "state.db")) as copy,
     ):
-        before.backup(after)
+        source.backup(copy)
 
 
 @pytest.mark.parametrize("copy", [copy_with_restore, copy_the_files])
@@ -122,10 +122,10 @@ def test_a_daemon_on_a_copy_leaves_the_processes_of_the_original_alone(
         jobs = start_jobs(workspace, daemon)
         copy(workspace)
         jobs += start_jobs(workspace, daemon)
-        with a_daemon(Workspace(directory=tmp_path / "second")) as other:
+        with a_daemon(Workspace(directory=tmp_path / "second")) as second_daemon:
             release_jobs(workspace)
             assert [status_of(workspace, job_id) for job_id in jobs] == ["succeeded"] * len(jobs)
-            assert [line for line in other.whole_log() if line["signal"] == "survivor.ended"] == []
+            assert [line for line in second_daemon.whole_log() if line["signal"] == "survivor.ended"] == []
 
 
 def test_a_daemon_on_the_original_leaves_the_processes_of_a_copy_alone(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_a_daemon_on_the_original_leaves_the_processes_of_a_copy_alone(tmp_path:
         (job_id,) = start_jobs(workspace, daemon, "cold")
         copy_the_files(workspace)
         daemon.end(signal.SIGKILL)
-        with a_daemon(second) as other:
-            other.wait_until_started(job_id)
-            other.end(signal.SIGKILL)
+        with a_daemon(second) as second_daemon:
+            second_daemon.wait_until_started(job_id)
+            second_daemon.end(signal.SIGKILL)
             pid = pid_of(second, "cold")
             with a_daemon(workspace) as restarted:
                 restarted.wait_until_started(job_id)

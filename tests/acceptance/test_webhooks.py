@@ -255,8 +255,8 @@ def test_a_port_that_is_taken_is_reported(hooked: HookedWorkspace) -> None:
 
 def test_an_endpoint_can_be_tried_from_here(hooked: HookedWorkspace) -> None:
     """`webhook list` shows the endpoint, and `webhook send` calls it."""
-    listed = hooked.workspace.json("webhook", "list")
-    assert [(row["name"], row["path"], row["plugin"]) for row in listed["endpoints"]] == [
+    endpoints = hooked.workspace.json("webhook", "list")
+    assert [(row["name"], row["path"], row["plugin"]) for row in endpoints["endpoints"]] == [
         ("gh", "/hook/github", "telling")
     ]
     dry_run = hooked.workspace.json("webhook", "send", "gh", "--dry-run")
@@ -273,7 +273,7 @@ def test_an_endpoint_can_be_tried_from_here(hooked: HookedWorkspace) -> None:
         assert hooked.workspace.json("webhook", "send", "gj", status=1)["error"]["code"] == "not_found"
         too_large = hooked.workspace.json("webhook", "send", "gh", "--payload", "x" * 5001, status=1)
         assert (too_large["status"], too_large["accepted"]) == (413, False)
-    assert SECRET not in str(dry_run) + str(listed) + str(sent)
+    assert SECRET not in str(dry_run) + str(endpoints) + str(sent)
 
 
 def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: HookedWorkspace) -> None:

@@ -8,7 +8,7 @@ import sys
 
 from ductile.cli import commands
 
-#: Each of these takes megabytes or tens of milliseconds.
+#: Libraries that take megabytes or tens of milliseconds each.
 _LAZY = (
     "aiohttp",
     "jsonschema_rs",

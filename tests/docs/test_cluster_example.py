@@ -31,7 +31,7 @@ def test_the_nodes_differ_in_their_names_only(name: str) -> None:
 
 
 def test_the_configuration_is_valid_with_the_variables_of_the_compose_file(tmp_path: Path) -> None:
-    """Every variable that it names is given to the nodes, and no setting is unknown."""
+    """The nodes have every variable that the configuration names, and no setting is unknown."""
     environment = COMPOSE["services"]["node1"]["environment"]
     named = set(re.findall(r"\$\{(\w+)\}", (EXAMPLE / "config" / "config.yaml").read_text(encoding="utf-8")))
     assert named == set(environment)

@@ -20,7 +20,7 @@ def section(title: str) -> str:
 
 
 def table(title: str) -> dict[str, list[str]]:
-    """The rows of a section's table by their first cell."""
+    """Return the rows of a section's table by their first cell."""
     rows = [line.strip("|").split("|") for line in section(title).splitlines() if line.startswith("| `")]
     return {row[0].strip().strip("`"): [cell.strip() for cell in row[1:]] for row in rows}
 

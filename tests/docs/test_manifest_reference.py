@@ -23,7 +23,7 @@ def test_every_key_and_every_refusal_has_a_row(name: str) -> None:
 
 
 def test_no_refusal_is_documented_that_does_not_exist() -> None:
-    """The refusals of discovery, and the two of a configuration."""
+    """The page has the refusals of discovery, and the two of a configuration."""
     section = REFERENCE.partition("## Why a plugin is refused")[2].partition("## ")[0]
     documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
     assert documented == {*RefusalCode, "missing_config", "not_installed"}
@@ -31,7 +31,7 @@ def test_no_refusal_is_documented_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_can_be_read(example: str) -> None:
-    """Each is a manifest, or becomes one with the lines that it leaves out."""
+    """Each example is a manifest, or becomes one with the lines that it leaves out."""
     text = example if example.startswith("manifest_spec") else HEAD + example
     if "commands:" not in text:
         schema = "".join(f"    {line}\n" for line in example.splitlines())

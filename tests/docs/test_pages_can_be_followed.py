@@ -34,21 +34,21 @@ def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
 def test_the_tutorial_s_plugin_is_sealed_runs_and_passes_its_test(tmp_path: Path) -> None:
     page = ROOT / "docs" / "tutorials" / "first-plugin.md"
     printed = a_reader(tmp_path).follow(page.read_text(encoding="utf-8"))
-    sealed = next(index for index, output in enumerate(printed) if "Sealed these files." in output)
-    checked, configured, with_payload = printed[sealed + 1 : sealed + 4]
-    assert "greet" in printed[sealed]
-    assert checked.startswith("ok:")
-    assert "warning" not in checked
-    assert (configured, with_payload) == ("hello Ada\n", "hello Bob\n")
+    sealed_index = next(index for index, output in enumerate(printed) if "Sealed these files." in output)
+    check_output, configured_output, output_with_payload = printed[sealed_index + 1 : sealed_index + 4]
+    assert "greet" in printed[sealed_index]
+    assert check_output.startswith("ok:")
+    assert "warning" not in check_output
+    assert (configured_output, output_with_payload) == ("hello Ada\n", "hello Bob\n")
     assert printed[-1].rstrip().endswith("ok: greet, 7 checks passed, 2 checks warned")
 
 
 def test_the_webhook_of_the_tutorial_runs_a_delivery_once(tmp_path: Path) -> None:
     page = ROOT / "docs" / "tutorials" / "first-webhook.md"
-    *_, repeated, listed, _stopped = a_reader(tmp_path).follow(page.read_text(encoding="utf-8"))
-    (job,) = json.loads(listed)["jobs"]
+    *_, repeated_response, job_list, _stopped = a_reader(tmp_path).follow(page.read_text(encoding="utf-8"))
+    (job,) = json.loads(job_list)["jobs"]
     assert (job["plugin"], job["submitted_by"]) == ("chime", "webhook")
-    assert job["job_id"] in repeated
+    assert job["job_id"] in repeated_response
 
 
 def test_the_readme_can_be_followed(tmp_path: Path) -> None:

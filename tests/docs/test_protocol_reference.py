@@ -78,7 +78,7 @@ def test_every_field_of_a_request_has_a_row_and_is_in_the_example() -> None:
 
 
 def test_every_field_of_a_response_has_a_row() -> None:
-    """The fields of the decoded response, `status` and `logs`."""
+    """The rows are the fields of the decoded response, `status` and `logs`."""
     fields = (set(PluginResponse.__struct_fields__) - {"ok"}) | {"status", "logs"}
     assert set(rows(section("The response"))) == fields
 

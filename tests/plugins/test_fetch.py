@@ -141,21 +141,21 @@ def test_only_allowed_hosts_are_contacted_also_after_a_redirect() -> None:
 
 def test_configured_headers_go_to_the_configured_host_only() -> None:
     """Neither a payload nor a redirect can have a token sent to another host."""
-    with a_service(always_reply(Reply())) as other:
+    with a_service(always_reply(Reply())) as other_service:
 
         def redirect(request: ServiceRequest) -> Reply:
-            headers = {"Location": other.url + "/after"}
+            headers = {"Location": other_service.url + "/after"}
             return Reply(status=302, headers=headers) if request.path == "/away" else Reply()
 
-        with a_service(redirect) as home:
-            config = {"url": home.url, "headers": {"Authorization": "Bearer canary"}}
+        with a_service(redirect) as service:
+            config = {"url": service.url, "headers": {"Authorization": "Bearer canary"}}
             ask("fetch", "handle", config=config)
-            ask("fetch", "handle", config=config, payload={"url": other.url + "/direct"})
-            payload = {"url": home.url + "/away", "headers": {"X-Mine": "canary"}}
+            ask("fetch", "handle", config=config, payload={"url": other_service.url + "/direct"})
+            payload = {"url": service.url + "/away", "headers": {"X-Mine": "canary"}}
             assert ask("fetch", "handle", config=config, payload=payload).kind == "ok"
-    assert home.requests[0].headers["authorization"] == "Bearer canary"
-    assert [request.path for request in other.requests] == ["/direct", "/after"]
-    assert not any("canary" in str(request.headers) for request in other.requests)
+    assert service.requests[0].headers["authorization"] == "Bearer canary"
+    assert [request.path for request in other_service.requests] == ["/direct", "/after"]
+    assert not any("canary" in str(request.headers) for request in other_service.requests)
 
 
 def test_redirects_end() -> None:

@@ -105,7 +105,7 @@ def test_its_measures_are_what_health_analyzer_takes(session: Session) -> None:
 
 
 def test_a_day_is_emitted_again_only_if_it_changed(session: Session) -> None:
-    """Late and corrected values come with the next poll; a deleted activity is withdrawn."""
+    """The next poll emits late and corrected values, and withdraws a deleted activity."""
     yesterday = TODAY - timedelta(days=1)
     session.garmin.activities = [Activity(5, yesterday, "running", 60.0, 200.0)]
     session.log_in().ask("poll")

@@ -150,7 +150,7 @@ def test_all_any_not() -> None:
 
 
 def test_the_event_s_dedupe_key_goes_with_it() -> None:
-    """A redelivered event stays the same event."""
+    """A redelivered event has the same dedupe key."""
     response = ask(
         "if",
         "handle",

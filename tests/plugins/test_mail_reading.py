@@ -34,7 +34,7 @@ def raw(subject: str) -> bytes:
 
 @dataclass
 class MailboxPoller:
-    """Polls a mailbox again and again, with the state that Ductile would keep."""
+    """The plugin with a mailbox; polls follow one another with the state that Ductile would keep."""
 
     box: Mailbox
     port: int

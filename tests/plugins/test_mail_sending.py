@@ -117,7 +117,7 @@ INJECTION = "x\r\nBcc: eve@example.org"
     ],
 )
 def test_headers_cannot_be_injected(sender: Sender, payload: dict[str, Any], tmp_path: Path) -> None:
-    """A line break is refused, before anything is sent."""
+    """A line break is refused before a message is sent."""
     (tmp_path / "a").touch()
     response = sender.send({**HELLO, **payload}, attachments_root=str(tmp_path))
     assert response.failed_for_good("`")

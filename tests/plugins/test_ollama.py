@@ -55,7 +55,7 @@ def test_chat_joins_thinking_content_and_calls_of_tools() -> None:
             "eval_count": 2,
         },
     )
-    # The borders of chunks are not those of lines.
+    # Chunks do not end at the ends of lines.
     content = b"".join(parts)
     with a_service(lambda _: Reply(chunks=[content[:70], content[70:75], content[75:]])) as service:
         payload = {"messages": [{"role": "user", "content": "hi"}], "model": LLAMA}
@@ -90,10 +90,10 @@ def test_embeddings_and_the_list_of_models_are_passed_on() -> None:
     with an_ollama() as service:
         config = {"base_url": service.url, "model": "other", "embed_model": LLAMA, "keep_alive": "1m"}
         embedded = ask("ollama", "embed", config=config, payload={"input": ["a", "b"]})
-        listed = ask("ollama", "models", config=config)
+        models = ask("ollama", "models", config=config)
     assert embedded.answer["result"]["embeddings"] == [[0.5, 1.0], [0.5, 1.0]]
     assert json.loads(service.requests[0].body) == {"model": LLAMA, "input": ["a", "b"], "keep_alive": "1m"}
-    assert [model["name"] for model in listed.answer["result"]["models"]] == [LLAMA]
+    assert [model["name"] for model in models.answer["result"]["models"]] == [LLAMA]
 
 
 def test_pull_shows_its_progress_on_stderr() -> None:

@@ -179,8 +179,8 @@ def test_vectors_older_completions_and_models() -> None:
     text = {"object": "text_completion", "choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}
     completed, service = call_plugin(lambda _: json_reply(text), "complete", {"prompt": "a", "max_tokens": 1})
     assert (completed.answer["result"], service.requests[0].path) == (text, "/v1/completions")
-    listed, service = call_plugin(lambda _: json_reply({"object": "list", "data": [{"id": "m"}]}), "models")
-    assert listed.answer["result"]["data"] == [{"id": "m"}]
+    models, service = call_plugin(lambda _: json_reply({"object": "list", "data": [{"id": "m"}]}), "models")
+    assert models.answer["result"]["data"] == [{"id": "m"}]
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -20,7 +20,7 @@ from builders.shipped import PluginResult, ask
 
 @dataclass
 class Follower:
-    """Polls again and again, with the state that Ductile would keep."""
+    """The plugin with feeds; polls follow one another with the state that Ductile would keep."""
 
     config: dict[str, Any]
     state: dict[str, Any] = field(default_factory=dict)
@@ -243,14 +243,14 @@ def test_a_feed_that_hangs_does_not_keep_the_others_waiting_for_ever() -> None:
 
 def test_redirects_are_followed_without_credentials() -> None:
     """A slash at the end of an address belongs to it."""
-    with serve_pages({"/f/?a=b": Reply(body=rss_of("a").encode())}) as other:
-        moved = {"/old": Reply(status=301, headers={"Location": other.url + "/f/?a=b#c"})}
-        with serve_pages(moved) as home:
-            feed = {"url": home.url + "/old", "headers": {"Authorization": "Bearer canary"}}
+    with serve_pages({"/f/?a=b": Reply(body=rss_of("a").encode())}) as target:
+        moved = {"/old": Reply(status=301, headers={"Location": target.url + "/f/?a=b#c"})}
+        with serve_pages(moved) as service:
+            feed = {"url": service.url + "/old", "headers": {"Authorization": "Bearer canary"}}
             response = ask("rss", "poll", config={"feeds": [feed], "initial": True})
     assert response.event_types == ["rss.entry"]
-    assert home.requests[0].headers["authorization"] == "Bearer canary"
-    assert "authorization" not in other.requests[0].headers
+    assert service.requests[0].headers["authorization"] == "Bearer canary"
+    assert "authorization" not in target.requests[0].headers
 
 
 def test_links_that_run_code_are_dropped_and_relative_ones_completed() -> None:

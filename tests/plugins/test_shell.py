@@ -40,7 +40,7 @@ def test_arguments_are_refused_unless_the_program_allows_them() -> None:
 
 
 def test_a_script_gets_arguments_as_parameters() -> None:
-    """A payload never becomes part of what the shell reads."""
+    """A payload never becomes part of the script."""
     response = run({"script": 'echo "$#: $1" | tr a-z A-Z', "args": True}, args=["`id`; x"])
     assert response.answer["result"]["stdout"] == "1: `ID`; X\n"
 

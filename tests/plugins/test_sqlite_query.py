@@ -11,7 +11,7 @@ import pytest
 
 from builders.shipped import PluginResult, ask
 
-#: Counts for longer than any test waits.
+#: A query that counts for longer than any test waits.
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 
@@ -96,12 +96,12 @@ def test_a_list_is_bound_as_json_and_the_job_is_known(database: Path) -> None:
 )
 def test_a_query_can_only_read(database: Path, sql: str) -> None:
     """Writes, other files, settings, extensions and second statements are permanent failures."""
-    other = database.with_name("other.db")
+    other_file = database.with_name("other.db")
     before = rows_of(database)
-    response = run(database, sql.replace("{other}", str(other)))
+    response = run(database, sql.replace("{other}", str(other_file)))
     assert response.failed_for_good(""), response
     assert rows_of(database) == before
-    assert not other.exists()
+    assert not other_file.exists()
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_a_query_can_only_read(database: Path, sql: str) -> None:
     ],
 )
 def test_a_statement_changes_rows_and_nothing_else(database: Path, sql: str) -> None:
-    other = database.with_name("other.db")
-    assert run(database, sql.replace("{other}", str(other)), "execute").failed_for_good("")
-    assert not other.exists()
+    other_file = database.with_name("other.db")
+    assert run(database, sql.replace("{other}", str(other_file)), "execute").failed_for_good("")
+    assert not other_file.exists()
     assert len(rows_of(database)) == 3
 
 
@@ -197,7 +197,7 @@ def test_a_payload_that_cannot_be_run_is_refused(
     ],
 )
 def test_faults_of_the_configuration_end_with_status_78(database: Path, config: dict[str, Any]) -> None:
-    """`health` finds them all, without running a query; and no file is created."""
+    """`health` finds every fault without running a query, and creates no file."""
     response = ask("sqlite_query", "health", config={"database": str(database), **config})
     assert response.failed_for_good("")
     assert response.exit_code == 78

@@ -17,7 +17,7 @@ OLD = 1_700_000_000
 
 @dataclass
 class PolledPlugin:
-    """A plugin that is polled again and again, with the state that Ductile would keep for it."""
+    """A plugin whose polls follow one another with the state that Ductile would keep for it."""
 
     plugin: str
     config: dict[str, Any]

@@ -75,13 +75,13 @@ def now() -> int:
 
 def test_each_measure_group_is_an_event_in_units(session: Session) -> None:
     """The value on the wire is an integer times a power of ten."""
-    at = now() - 3600
-    group = session.service.weigh(72.345, at, fat_ratio=21.5, pulse=61)
+    measured_at = now() - 3600
+    group = session.service.weigh(72.345, measured_at, fat_ratio=21.5, pulse=61)
     response = session.ask("poll")
     (event,) = response.events
     assert (event["type"], event["dedupe_key"]) == (
         "withings.measure",
-        f"withings:measure:{group['grpid']}:{at}",
+        f"withings:measure:{group['grpid']}:{measured_at}",
     )
     assert event["payload"]["measures"] == {
         "weight_kg": 72.345,
@@ -114,13 +114,13 @@ def test_only_what_is_wanted_is_asked_for(session: Session) -> None:
 
 def test_a_repeated_poll_emits_nothing_twice(session: Session) -> None:
     """Emitted events are known by the state, also within the overlapping time of two polls."""
-    at = now()
-    session.service.weigh(80, at)
-    session.service.walk("2026-02-08", 100, at)
+    measured_at = now()
+    session.service.weigh(80, measured_at)
+    session.service.walk("2026-02-08", 100, measured_at)
     assert len(session.ask("poll").events) == 2
     repeated = session.ask("poll")
     assert (repeated.answer["result"], repeated.events, repeated.state) == ("0 new", [], {})
-    session.service.weigh(81, at)
+    session.service.weigh(81, measured_at)
     assert [event["payload"]["measures"]["weight_kg"] for event in session.ask("poll").events] == [81.0]
 
 
@@ -279,10 +279,10 @@ def test_a_notification_fetches_what_it_announces(session: Session) -> None:
 
 def test_nothing_in_a_notification_is_trusted(session: Session) -> None:
     """A notification is not signed. Another user, an unknown kind or garbage lead to no request."""
-    other = urlencode({"userid": 1, "appli": 1})
-    unknown = urlencode({"userid": session.service.userid, "appli": 99})
-    assert session.ask("handle", {"body": other}).answer["result"].startswith("passed over")
-    assert session.ask("handle", {"body": unknown}).answer["result"].startswith("passed over")
+    other_user = urlencode({"userid": 1, "appli": 1})
+    unknown_kind = urlencode({"userid": session.service.userid, "appli": 99})
+    assert session.ask("handle", {"body": other_user}).answer["result"].startswith("passed over")
+    assert session.ask("handle", {"body": unknown_kind}).answer["result"].startswith("passed over")
     assert session.ask("handle", {"body": "x"}).failed_for_good("no notification")
     assert session.service.calls == []
 

@@ -91,7 +91,7 @@ async def test_it_shows_what_runs_and_what_happened(workspace: Workspace, daemon
 
 
 async def test_a_key_cancels_what_is_selected(workspace: Workspace, daemon: Daemon) -> None:
-    """Only `y` confirms it; any other answer leaves the job alone."""
+    """Only `y` confirms the question; any other key leaves the job alone."""
     job_id = workspace.json("run", "slow", "handle", "--no-wait")["job_id"]
     app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
@@ -191,7 +191,7 @@ async def test_its_picture_is_in_the_docs(workspace: Workspace, daemon: Daemon, 
     app = WatchApp(client_of(workspace), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
-        await pilot.pause()  # until everything is laid out
+        await pilot.pause()  # the screen is laid out now
         current = without_fonts(app.export_screenshot(title="ductile system watch"))
     if not PICTURE.exists():
         PICTURE.parent.mkdir(parents=True, exist_ok=True)

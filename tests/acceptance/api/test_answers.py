@@ -194,27 +194,27 @@ def ask_for_runs(ask: CheckedApi) -> None:
 def ask_about_jobs(ask: CheckedApi) -> None:
     """Read and change jobs that are queued, running, waiting, failed and dead, and runs with their steps."""
     api = ask.api
-    good = api.post("/plugin/maker/handle", {"payload": {"name": "b"}})["job_id"]
-    bad = api.post("/plugin/broken/poll")["job_id"]
-    waiting = api.post("/plugin/patient/poll")["job_id"]
-    running = api.post("/plugin/gated/poll")["job_id"]
-    run = api.post("/pipeline/both", status=200)["job_id"]
-    bypassed = api.post("/pipeline/soon", status=200)["job_id"]
-    for ended in (good, bad):
-        api.ended(ended)
-    api.daemon.wait_until_started(running)
-    api.daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting)
-    for job_id in (good, bad, waiting, running, run, bypassed):
+    succeeded_id = api.post("/plugin/maker/handle", {"payload": {"name": "b"}})["job_id"]
+    failed_id = api.post("/plugin/broken/poll")["job_id"]
+    waiting_id = api.post("/plugin/patient/poll")["job_id"]
+    running_id = api.post("/plugin/gated/poll")["job_id"]
+    run_id = api.post("/pipeline/both", status=200)["job_id"]
+    bypassed_id = api.post("/pipeline/soon", status=200)["job_id"]
+    for job_id in (succeeded_id, failed_id):
+        api.ended(job_id)
+    api.daemon.wait_until_started(running_id)
+    api.daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting_id)
+    for job_id in (succeeded_id, failed_id, waiting_id, running_id, run_id, bypassed_id):
         ask(200, "GET", f"/job/{job_id}")
         ask(200, "GET", f"/jobs/{job_id}")
         for part in ("tree", "log", "explain", "export"):
             ask(200, "GET", f"/job/{job_id}/{part}")
-    assert ask(200, "GET", f"/job/{good}?result=only")["result"] is not None
+    assert ask(200, "GET", f"/job/{succeeded_id}?result=only")["result"] is not None
     assert ask(502, "POST", "/pipeline/both?strict=true")["ok"] is False
-    assert ask(200, "GET", f"/job/{good}/artifact/thing") == b"a thing"
-    ask(404, "GET", f"/job/{good}/artifact/nothing")
-    ask(409, "GET", f"/job/{good[:6]}/artifact/thing")
-    ask(409, "GET", f"/job/{good[:6]}/tree")
+    assert ask(200, "GET", f"/job/{succeeded_id}/artifact/thing") == b"a thing"
+    ask(404, "GET", f"/job/{succeeded_id}/artifact/nothing")
+    ask(409, "GET", f"/job/{succeeded_id[:6]}/artifact/thing")
+    ask(409, "GET", f"/job/{succeeded_id[:6]}/tree")
     assert ask(200, "GET", "/jobs?limit=1")["next_cursor"] is not None
     ask(200, "GET", "/jobs")
     ask(200, "GET", "/job-logs")
@@ -224,15 +224,15 @@ def ask_about_jobs(ask: CheckedApi) -> None:
     for event in events:
         ask.description.assert_shape("LedgerEvent", event["data"])
     ask.answered[("GET", "/events")] = {200}
-    assert ask(200, "POST", f"/job/{waiting}/cancel", {"dry_run": True})["cancel"] is None
-    assert ask(200, "POST", f"/job/{waiting}/cancel")["cancel"] == "cancelled"
-    assert ask(200, "POST", f"/job/{running}/cancel")["cancel"] == "requested"
-    ask(409, "POST", f"/job/{good}/cancel")
-    assert ask(200, "POST", f"/job/{run}/retry", {"dry_run": True})["status"] == "failed"
-    ask(200, "POST", f"/job/{run}/retry")
-    ask(409, "POST", f"/job/{good}/retry")
-    assert ask(200, "POST", f"/job/{good}/rerun", {"dry_run": True})["rerun_of"] == good
-    assert ask(202, "POST", f"/job/{good}/rerun", {"payload": {}})["rerun_of"] == good
+    assert ask(200, "POST", f"/job/{waiting_id}/cancel", {"dry_run": True})["cancel"] is None
+    assert ask(200, "POST", f"/job/{waiting_id}/cancel")["cancel"] == "cancelled"
+    assert ask(200, "POST", f"/job/{running_id}/cancel")["cancel"] == "requested"
+    ask(409, "POST", f"/job/{succeeded_id}/cancel")
+    assert ask(200, "POST", f"/job/{run_id}/retry", {"dry_run": True})["status"] == "failed"
+    ask(200, "POST", f"/job/{run_id}/retry")
+    ask(409, "POST", f"/job/{succeeded_id}/retry")
+    assert ask(200, "POST", f"/job/{succeeded_id}/rerun", {"dry_run": True})["rerun_of"] == succeeded_id
+    assert ask(202, "POST", f"/job/{succeeded_id}/rerun", {"payload": {}})["rerun_of"] == succeeded_id
 
 
 def ask_with_dry_runs(ask: CheckedApi) -> None:
@@ -261,26 +261,26 @@ WRONG_CASE = {"name": "one", "expect": {"status": "not_started", "steps": {"nobo
 def ask_about_many(ask: CheckedApi) -> None:
     """Read runs, the growing log and ledger, and the queue; change many jobs at once."""
     api, dry = ask.api, {"dry_run": True}
-    ended = api.post("/pipeline/bad", status=200)["job_id"]
-    assert ask(200, "POST", "/pipeline/bad/test", {"run": ended})["passed"]
+    run_id = api.post("/pipeline/bad", status=200)["job_id"]
+    assert ask(200, "POST", "/pipeline/bad/test", {"run": run_id})["passed"]
     assert not ask(200, "POST", "/pipeline/bad/test", {"cases": [WRONG_CASE]})["passed"]
     ask(422, "POST", "/pipeline/bad/test", {"cases": [{}]})
     ask(404, "POST", "/pipeline/nobody/test")
-    assert ask(200, "GET", "/pipeline/bad/cases?last=1")["runs"] == [ended]
+    assert ask(200, "GET", "/pipeline/bad/cases?last=1")["runs"] == [run_id]
     ask(404, "GET", "/pipeline/bad/cases?run=ffffffff")
     ask(422, "GET", "/pipeline/bad/cases")
-    ask(200, "GET", f"/run/{ended}/explain")
-    for path in (f"/run/{ended}/follow", f"/job/{ended}/follow", f"/job/{ended}/wait", "/job-logs/follow"):
+    ask(200, "GET", f"/run/{run_id}/explain")
+    for path in (f"/run/{run_id}/follow", f"/job/{run_id}/follow", f"/job/{run_id}/wait", "/job-logs/follow"):
         ask(200, "GET", f"{path}?timeout=1ms")
     ask(200, "GET", "/ledger/follow?timeout=1ms&after=0")
     assert ask(200, "GET", "/ledger?limit=5")["events"]
     assert "payload_excerpt" in ask(200, "GET", "/jobs?payload=true")["jobs"][0]
-    assert ask(200, "POST", f"/run/{ended}/retry", {"step": "1", **dry})["job_id"] is None
-    step = api.get(f"/jobs?run={ended}")["jobs"][-1]["job_id"]
-    for job_id, key in ((ended, "pipeline"), (step, "note")):
+    assert ask(200, "POST", f"/run/{run_id}/retry", {"step": "1", **dry})["job_id"] is None
+    step = api.get(f"/jobs?run={run_id}")["jobs"][-1]["job_id"]
+    for job_id, key in ((run_id, "pipeline"), (step, "note")):
         assert key in ask(200, "POST", f"/job/{job_id}/rerun", dry)
         assert key in ask(202, "POST", f"/job/{job_id}/rerun")
-    retry = ask(202, "POST", f"/run/{ended}/retry", {"step": "1"})
+    retry = ask(202, "POST", f"/run/{run_id}/retry", {"step": "1"})
     assert retry["status"] == "queued"
     api.ended(retry["job_id"])
     ask(200, "GET", "/queue")

@@ -171,14 +171,16 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
     """The daemon names the address, says what to do, and does not start."""
     workspace = an_api_workspace(tmp_path / "one")
     with an_api(workspace) as api:
-        other = an_api_workspace(tmp_path / "two")
-        other.config.write_text(other.config.read_text().replace("localhost:0", f"127.0.0.1:{api.port}"))
-        assert other.ductile("config", "lock").status == 0
-        started = other.ductile("system", "start")
-        assert started.status == 1
-        assert f"the api cannot listen at 127.0.0.1:{api.port}" in started.err
-        assert "`ductile config set api.listen 127.0.0.1:" in started.err
-        assert "Traceback" not in started.err
+        second_workspace = an_api_workspace(tmp_path / "two")
+        second_workspace.config.write_text(
+            second_workspace.config.read_text().replace("localhost:0", f"127.0.0.1:{api.port}")
+        )
+        assert second_workspace.ductile("config", "lock").status == 0
+        result = second_workspace.ductile("system", "start")
+        assert result.status == 1
+        assert f"the api cannot listen at 127.0.0.1:{api.port}" in result.err
+        assert "`ductile config set api.listen 127.0.0.1:" in result.err
+        assert "Traceback" not in result.err
 
 
 def test_without_the_api_nothing_listens(tmp_path: Path) -> None:

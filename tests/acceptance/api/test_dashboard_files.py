@@ -52,8 +52,8 @@ def test_files_are_kept_for_ever_and_the_page_is_asked_for_again(api: Api) -> No
     """The address of a file has the digest of all files, so a new version has new addresses."""
     page = api.ask("GET", "/ui", token=None)
     assert page.headers["cache-control"] == "no-cache"
-    again = api.ask("GET", "/ui", token=None, headers={"If-None-Match": page.headers["etag"]})
-    assert (again.status, again.content) == (304, b"")
+    not_modified = api.ask("GET", "/ui", token=None, headers={"If-None-Match": page.headers["etag"]})
+    assert (not_modified.status, not_modified.content) == (304, b"")
     for path in FILES:
         if path.name == "index.html":
             continue

@@ -544,7 +544,7 @@ CASES = (
     Case(
         method="POST",
         path="/run/reader",
-        scopes=("plugin:rw", "reader:rw"),  # the command is in the body: what it may do is not looked up
+        scopes=("plugin:rw", "reader:rw"),  # the command is in the body, so its type is not looked up
         template="/run/{name}",
         status=202,
         body={"command": "look"},
@@ -721,11 +721,11 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
         job_id = api.post("/plugin/slow/poll")["job_id"]
         api.daemon.wait_until_started(job_id)
         assert api.ask("POST", f"/job/{job_id}/retry").code == "conflict"
-        requested = api.post(f"/job/{job_id}/cancel", status=200)
-        assert requested["cancel"] == "requested"
-        assert requested["message"] == "The job is being ended: it was running."
-        ended = api.ended(job_id)
-        assert (ended["status"], ended["reason"]) == ("dead", "cancelled")
+        cancellation = api.post(f"/job/{job_id}/cancel", status=200)
+        assert cancellation["cancel"] == "requested"
+        assert cancellation["message"] == "The job is being ended: it was running."
+        job = api.ended(job_id)
+        assert (job["status"], job["reason"]) == ("dead", "cancelled")
         assert api.ask("POST", f"/job/{job_id}/cancel").status == 409
         assert api.post(f"/job/{job_id}/retry", status=200)["status"] == "queued"
 
@@ -827,7 +827,7 @@ def test_the_cause_of_a_failure_is_served_over_http(tmp_path: Path) -> None:
 
 
 def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
-    """The configuration in force, with defaults filled in and tokens masked."""
+    """The configuration in force is shown with defaults filled in and tokens masked."""
     response = api.ask("GET", "/config/view")
     assert response.body["config"]["service"]["max_workers"] == 4
     assert response.body["config"]["service"]["max_hops"] == 20
@@ -860,7 +860,7 @@ def test_schedules_are_run_over_http(api: Api) -> None:
     assert entry["id"] == "hourly"
     assert (entry["command"], entry["rule"], entry["timezone"]) == ("poll", "every 1h", "Asia/Kolkata")
     response = api.ask("POST", "/schedule/echo/hourly/run")
-    assert response.status in (202, 409), response  # the first run of the schedule may still be on its way
+    assert response.status in (202, 409), response  # the first job of the schedule may be unended
     if response.status == 202:
         assert api.ended(response.body["job_id"])["submitted_by"] == "scheduler"
 

@@ -44,8 +44,8 @@ class Listener:
     status_of_other_body: int
 
     def head(self, *lines: str) -> bytes:
-        more = "".join(line + "\r\n" for line in (self.proof, *lines))
-        return f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
+        header_lines = "".join(line + "\r\n" for line in (self.proof, *lines))
+        return f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\n{header_lines}\r\n".encode()
 
     def connect(self) -> socket.socket:
         return self.api.connect()
@@ -92,7 +92,7 @@ def daemon_is_healthy(api: Api) -> Iterator[None]:
     job_id = api.post("/plugin/echo/poll")["job_id"]
     api.daemon.wait_for(
         "job.accepted", lambda line: line["job_id"] == job_id
-    )  # the lines before it are there
+    )  # earlier lines of the log are read
     assert api.daemon.process.poll() is None
     faults = ("api.fault", "webhook.fault", "service.failed")
     assert not [line for line in api.daemon.lines if line["signal"] in faults]
@@ -220,18 +220,18 @@ def test_many_requests_in_one_breath(listener: Listener) -> None:
 
 def test_connections_beyond_the_limit_are_answered_503(listener: Listener) -> None:
     """Health checks are answered even then, and earlier connections are served."""
-    held: list[socket.socket] = []
+    connections: list[socket.socket] = []
     try:
         for _ in range(256):
             connection = listener.connect()
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost:")
-            held.append(connection)
+            connections.append(connection)
         assert listener.status(HEALTH_REQUEST) == 200
         assert listener.status(HEALTH_REQUEST.replace(b"/healthz", b"/other")) == 503
-        held[-1].sendall(b" localhost\r\nConnection: close\r\n\r\n")
-        assert read_all(held[-1]).startswith(b"HTTP/1.1 200 ")
+        connections[-1].sendall(b" localhost\r\nConnection: close\r\n\r\n")
+        assert read_all(connections[-1]).startswith(b"HTTP/1.1 200 ")
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
 
 
@@ -245,17 +245,17 @@ def test_probes_are_answered_when_every_connection_is_in_use(api: Api) -> None:
         "Expect: 100-continue",
     )
     head = ("\r\n".join(lines) + "\r\n\r\n").encode()
-    held = [api.connect() for _ in range(256)]
+    connections = [api.connect() for _ in range(256)]
     try:
-        for connection in held:
+        for connection in connections:
             connection.sendall(head)
-        for connection in held:  # the body of each is being read now
+        for connection in connections:  # the body of each is being read now
             assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
         assert api.ask("GET", "/jobs").status == 503
         for path in ("/healthz", "/readyz"):
             assert api.ask("GET", path, token=None).status == 200
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
 
 

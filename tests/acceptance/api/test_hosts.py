@@ -70,7 +70,7 @@ def test_a_token_is_enough_behind_a_proxy(api: Api) -> None:
         assert api.ask("POST", "/plugin/echo/poll", headers=headers).status == 202
     response = api.ask("GET", "/plugins", token=None, headers=PROXIED)
     assert response.code == "misdirected"
-    assert api.ask("GET", "/plugins", token="wrong", headers=PROXIED).code == "unauthorized"  # and is counted
+    assert api.ask("GET", "/plugins", token="wrong", headers=PROXIED).code == "unauthorized"  # it is counted
 
 
 def test_a_monitor_behind_a_proxy_learns_the_status(api: Api, hooks: Api) -> None:

@@ -85,9 +85,9 @@ def test_a_run_has_the_artifacts_of_all_its_steps(api: Api, root: Path) -> None:
 
     with a_receiver() as receiver:
         response = api.post("/pipeline/made", {"state_webhook_url": receiver.url()}, status=200)
-        done = receiver.wait_for(is_over)[-1].body
+        webhook = receiver.wait_for(is_over)[-1].body
     assert response["result"]["output_files"] == expected_artifacts(root)
-    assert done["artifacts"] == expected_artifacts(root)
+    assert webhook["artifacts"] == expected_artifacts(root)
     assert api.get(f"/job/{response['job_id']}")["artifacts"] == expected_artifacts(root)
 
 

@@ -189,9 +189,9 @@ def test_revoking_and_signing_out_end_a_session(api: Api) -> None:
     assert guest.ask("GET", "/jobs").status == 200
     api.workspace.json("token", "revoke", "guest")
     assert guest.ask("GET", "/jobs").code == "unauthorized"
-    other = a_session(api, "jobs:ro")
-    assert other.ask("POST", "/ui/session/end").status == 200
-    assert other.ask("GET", "/jobs").code == "unauthorized"
+    session = a_session(api, "jobs:ro")
+    assert session.ask("POST", "/ui/session/end").status == 200
+    assert session.ask("GET", "/jobs").code == "unauthorized"
 
 
 def test_a_session_outlives_the_daemon_unless_it_was_ended(tmp_path_factory: pytest.TempPathFactory) -> None:
