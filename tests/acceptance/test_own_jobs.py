@@ -58,8 +58,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace.plugin("tells", TELLS)
     workspace.plugin("broken", BROKEN)
     workspace.plugin("patient", PATIENT)
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def run_to_end(api: Api, token: str, path: str = "/plugin/echo/handle", **body: Any) -> str:
@@ -272,8 +272,8 @@ def test_running_a_job_again_needs_the_right_to_run_its_plugin(api: Api) -> None
     parent_id = run_to_end(api, "teller", "/plugin/tells/handle")
     token = token_for("teller")
     (child,) = list_own(api, "teller", f"&parent={parent_id}")
-    refused = api.ask("POST", f"/job/{child}/rerun", {}, token=token)
-    assert (refused.status, refused.code) == (403, "denied")
+    response = api.ask("POST", f"/job/{child}/rerun", {}, token=token)
+    assert (response.status, response.code) == (403, "denied")
     assert api.post(f"/job/{parent_id}/rerun", {}, token=token)["rerun_of"] == parent_id
 
 
@@ -452,9 +452,9 @@ async def test_two_agents_side_by_side_see_and_touch_only_their_own(api: Api) ->
             "job_rerun",
         ):
             for job_id in (foreign["job_id"], foreign_task):
-                refused = await second.refused(tool, job_id=job_id)
+                refusal = await second.refused(tool, job_id=job_id)
                 unknown = await second.refused(tool, job_id=UNKNOWN)
-                assert json.dumps(refused).replace(job_id, UNKNOWN) == json.dumps(unknown)
+                assert json.dumps(refusal).replace(job_id, UNKNOWN) == json.dumps(unknown)
         assert (await second.refused("run_retry", job_id=foreign_task, step="one"))["code"] == "not_found"
         with pytest.raises(Exception, match="there is no job"):
             await second.read(f"ductile://job/{foreign_task}")
@@ -502,12 +502,12 @@ def test_a_token_gives_no_right_over_jobs_of_others(api: Api) -> None:
     """A token with an own scope makes none with one, which could have jobs of others."""
     token = token_for("manager")
     for body in ({"name": "made", "scopes": ["own:ro"]}, {"name": "made", "scopes": ["own:rw"]}):
-        refused = api.ask("POST", "/tokens", {**body, "dry_run": True}, token=token)
-        assert (refused.status, refused.code) == (403, "denied")
+        response = api.ask("POST", "/tokens", {**body, "dry_run": True}, token=token)
+        assert (response.status, response.code) == (403, "denied")
     request = {"name": "made", "scopes": ["pipeline:chain"], "dry_run": True}
     assert api.ask("POST", "/tokens", request, token=token).status != 403
-    refused = api.ask("POST", "/tokens", request, token=token_for("system:rw"))
-    assert (refused.status, refused.code) == (403, "denied")
+    response = api.ask("POST", "/tokens", request, token=token_for("system:rw"))
+    assert (response.status, response.code) == (403, "denied")
 
 
 def test_a_scope_of_an_unknown_pipeline_is_a_warning(tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ def edit(workspace: Workspace, old: str, new: str) -> None:
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """Start a daemon with two past runs of `order`, the second with a failed branch."""
     workspace = a_flow_workspace(tmp_path_factory.mktemp("flow"), PIPELINES)
-    with an_api(workspace) as running:
+    with an_api(workspace) as api:
         for payload in (SMALL, LARGE):
             workspace.ductile("pipeline", "run", "order", "--payload", payload)
-        yield running
+        yield api
 
 
 @pytest.fixture

@@ -89,16 +89,16 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         workspace.plugin(name, '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "at once"}\'\n')
     give_commands(workspace, "prompt", "handle", "poll", extra="execution_mode: synchronous\ntimeout: 20s\n")
     give_commands(workspace, "twin", "start")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 @pytest.fixture
 def single_slot(tmp_path: Path) -> Iterator[Api]:
     """Start a daemon for one test, in which one caller may wait."""
     workspace = a_flow_workspace(tmp_path, PIPELINES, api="  max_concurrent_sync: 1\n")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def post(api: Api, path: str, body: object = None, **more: Any) -> BackgroundCall:
@@ -269,9 +269,9 @@ def test_no_slot_and_no_job(single_slot: Api) -> None:
     """A slot is taken before a job is submitted; without one the response is 503 with Retry-After."""
     waiting_call = post(single_slot, "/pipeline/waiting")
     single_slot.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")
-    refused = single_slot.ask("POST", "/pipeline/quick")
-    assert (refused.status, refused.code) == (503, "too_busy")
-    assert int(refused.headers["retry-after"]) >= 1
+    response = single_slot.ask("POST", "/pipeline/quick")
+    assert (response.status, response.code) == (503, "too_busy")
+    assert int(response.headers["retry-after"]) >= 1
     assert runs_of(single_slot, "quick") == []
     assert single_slot.ask("POST", "/pipeline/quick?async=true").status == 202
     open_gate(single_slot.workspace)
@@ -315,11 +315,11 @@ def test_a_daemon_that_stops_answers_waiting_callers(single_slot: Api) -> None:
 CALLING_PLUGIN = """#!/usr/bin/env python3
 import json, os, sys, urllib.request
 
-given = json.load(sys.stdin)["event"]["payload"]
-headers = {"Authorization": "Bearer " + given["token"], "X-Ductile-Job": os.environ["DUCTILE_JOB_ID"]}
-request = urllib.request.Request(given["url"], data=b"{}", headers=headers, method="POST")
-with urllib.request.urlopen(request) as answer:
-    json.dump({"status": "ok", "result": {"http": answer.status, **json.load(answer)}}, sys.stdout)
+payload = json.load(sys.stdin)["event"]["payload"]
+headers = {"Authorization": "Bearer " + payload["token"], "X-Ductile-Job": os.environ["DUCTILE_JOB_ID"]}
+request = urllib.request.Request(payload["url"], data=b"{}", headers=headers, method="POST")
+with urllib.request.urlopen(request) as response:
+    json.dump({"status": "ok", "result": {"http": response.status, **json.load(response)}}, sys.stdout)
 """
 
 

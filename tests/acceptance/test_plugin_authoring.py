@@ -111,9 +111,9 @@ def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
     assert "Nothing was written." in dry_run.out
     assert not (tmp_path / "greet").exists()
     (tmp_path / "greet").mkdir()
-    refused = terminal.ductile("plugin", "new", "greet")
-    assert refused.status == 1
-    assert "exists already" in refused.err
+    result = terminal.ductile("plugin", "new", "greet")
+    assert result.status == 1
+    assert "exists already" in result.err
     assert list((tmp_path / "greet").iterdir()) == []
 
 

@@ -42,8 +42,8 @@ NOT_OVER_HTTP = {
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace = an_api_workspace(tmp_path_factory.mktemp("remote"), more=PIPELINES)
     assert workspace.ductile("config", "lock").status == 0
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def run_remotely(url: str, *words: str, token: str = token_for("*"), **environ: str) -> tuple[int, str, str]:

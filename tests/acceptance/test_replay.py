@@ -63,13 +63,13 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """Start a daemon with past jobs: three of `handle`, a step of a run, and one that writes."""
     workspace = an_api_workspace(tmp_path_factory.mktemp("api"), "  mirror: {max_attempts: 1}\n", more=CONFIG)
     a_mirror(workspace.directory / "demo" / "plugins", "mirror")
-    with an_api(workspace) as running:
+    with an_api(workspace) as api:
         for n in (1, 2, 13):
-            running.ended(running.post("/plugin/mirror/handle", {"payload": {"n": n}})["job_id"])
-        sent = running.post("/event", {"type": "thing.found", "payload": {"who": "Ada"}})
-        running.ended(sent["started"][0]["job_id"])
-        running.ended(running.post("/plugin/mirror/store", {"payload": {"n": 3}})["job_id"])
-        yield running
+            api.ended(api.post("/plugin/mirror/handle", {"payload": {"n": n}})["job_id"])
+        sent = api.post("/event", {"type": "thing.found", "payload": {"who": "Ada"}})
+        api.ended(sent["started"][0]["job_id"])
+        api.ended(api.post("/plugin/mirror/store", {"payload": {"n": 3}})["job_id"])
+        yield api
 
 
 def replay(workspace: Workspace, *words: str, status: int = 0) -> dict[str, Any]:

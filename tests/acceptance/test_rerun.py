@@ -18,8 +18,8 @@ MIRROR = """\
 import json, sys
 request = json.load(sys.stdin)
 event = request.get("event") or {}
-seen = {"payload": request.get("payload"), "context": request.get("context"), "type": event.get("type")}
-print(json.dumps({"status": "ok", "result": seen, "events": []}))
+result = {"payload": request.get("payload"), "context": request.get("context"), "type": event.get("type")}
+print(json.dumps({"status": "ok", "result": result, "events": []}))
 """
 PLUGINS = """\
   mirror: {}
@@ -41,8 +41,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace.plugin("mirror", MIRROR)
     workspace.plugin("broken", BROKEN)
     workspace.ductile("config", "lock")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def run_to_end(api: Api, path: str, body: object) -> dict[str, Any]:
@@ -158,9 +158,9 @@ def test_another_payload_needs_the_right_to_call_the_plugin(api: Api) -> None:
     old = run_to_end(api, "/plugin/mirror/handle", {"payload": {}})["job_id"]
     token = token_for("jobs:rw")
     assert api.ask("POST", f"/job/{old}/rerun", {}, token=token).status == 202
-    refused = api.ask("POST", f"/job/{old}/rerun", {"payload": {"n": 1}}, token=token)
-    assert (refused.status, refused.code) == (403, "denied")
-    assert refused.body["error"]["details"]["needed"] == ["plugin:rw", "mirror:rw"]
+    response = api.ask("POST", f"/job/{old}/rerun", {"payload": {"n": 1}}, token=token)
+    assert (response.status, response.code) == (403, "denied")
+    assert response.body["error"]["details"]["needed"] == ["plugin:rw", "mirror:rw"]
     assert api.ask("POST", f"/job/{old}/rerun", {}, token=token_for("jobs:ro")).status == 403
 
 
@@ -168,8 +168,8 @@ def test_what_cannot_be_run_again_is_refused(api: Api) -> None:
     api.workspace.ductile("exec", "--", "true")
     (executed,) = api.get("/jobs?plugin=exec&limit=1")["jobs"]
     assert rerun(api, executed["job_id"])["rerun_of"] == executed["job_id"]
-    refused = api.ask("POST", f"/job/{executed['job_id']}/rerun", {})
-    assert (refused.status, refused.code) == (403, "denied")
+    response = api.ask("POST", f"/job/{executed['job_id']}/rerun", {})
+    assert (response.status, response.code) == (403, "denied")
     assert api.workspace.ductile("job", "rerun", executed["job_id"], "--payload", "{}").status == 1
     assert api.ask("POST", "/job/0000ffff/rerun", {}).status == 404
 

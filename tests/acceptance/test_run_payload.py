@@ -13,8 +13,8 @@ from builders.daemons import BROKEN, PATIENCE, Workspace, a_daemon, a_workspace
 SHOWING = """#!/usr/bin/env python3
 import json, sys
 request = json.load(sys.stdin)
-given = {"payload": request.get("payload") or request["event"]["payload"], "context": request["context"]}
-print(json.dumps({"status": "ok", "result": given}))
+result = {"payload": request.get("payload") or request["event"]["payload"], "context": request["context"]}
+print(json.dumps({"status": "ok", "result": result}))
 """
 HELD = """#!/bin/sh
 cat >/dev/null

@@ -49,8 +49,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace.plugin("gated", GATED)
     workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
     workspace.ductile("config", "lock")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def has_state(state: str) -> Callable[[list[ReceivedRequest]], bool]:

@@ -34,8 +34,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     head, auth, rest = written.partition("    tokens:\n")
     workspace.config.write_text(f"{head}{auth}{tokens}{rest}{PIPELINES}")
     workspace.plugin("priced", PRICED)
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def test_what_exceeds_a_limit_is_refused_and_starts_nothing(api: Api) -> None:
@@ -46,11 +46,11 @@ def test_what_exceeds_a_limit_is_refused_and_starts_nothing(api: Api) -> None:
     repeated = api.post("/plugin/echo/handle", {"payload": {}}, token=token, headers=headers, status=202)
     assert (repeated["job_id"], repeated["deduplicated"]) == (first["job_id"], True)
     api.post("/pipeline/chain", {}, token=token)
-    refused = api.ask("POST", "/plugin/echo/handle", {}, token=token)
-    assert (refused.status, refused.code) == (429, "limit_reached")
-    details = refused.body["error"]["details"]
+    response = api.ask("POST", "/plugin/echo/handle", {}, token=token)
+    assert (response.status, response.code) == (429, "limit_reached")
+    details = response.body["error"]["details"]
     assert (details["limit"], details["used"], details["maximum"]) == ("jobs_per_day", 2, 2)
-    assert int(refused.headers["retry-after"]) == details["retry_after_seconds"] > 0
+    assert int(response.headers["retry-after"]) == details["retry_after_seconds"] > 0
     assert details["resets_at"].endswith("T00:00:00.000000Z")
     tool_response = api.ask("POST", "/tools/run__echo__handle", {"arguments": {"payload": {}}}, token=token)
     assert (tool_response.status, tool_response.code) == (429, "limit_reached")
@@ -85,9 +85,9 @@ def test_a_token_with_limits_starts_nothing_that_nobody_counts(api: Api) -> None
         ("/config/rollback", {}),
         ("/replay/echo", {}),
     ):
-        refused = api.ask("POST", path, body, token=token)
-        assert (refused.status, refused.code) == (403, "denied"), path
-        assert "has limits" in refused.body["error"]["message"]
+        response = api.ask("POST", path, body, token=token)
+        assert (response.status, response.code) == (403, "denied"), path
+        assert "has limits" in response.body["error"]["message"]
 
 
 def test_the_cost_of_steps_counts_for_the_token(api: Api) -> None:
@@ -102,15 +102,15 @@ def test_the_cost_of_steps_counts_for_the_token(api: Api) -> None:
     output = api.workspace.ductile("job", "show", step["job_id"]).out
     assert re.search(r"token +money\n", output)
     assert re.search(r"cost +0\.75\n", output)
-    refused = api.ask("POST", "/pipeline/chain", {}, token=token)
-    assert (refused.status, refused.body["error"]["details"]["limit"]) == (429, "cost_per_day")
+    response = api.ask("POST", "/pipeline/chain", {}, token=token)
+    assert (response.status, response.body["error"]["details"]["limit"]) == (429, "cost_per_day")
     assert api.get("/tokens/money")["spent_today"] == 1.5
 
 
 def test_a_limit_of_a_pipeline_leaves_plugins_alone(api: Api) -> None:
     token = token_for("chains")
-    refused = api.ask("POST", "/run/chain", {}, token=token)
-    assert (refused.status, refused.body["error"]["details"]["target"]) == (429, "pipeline:chain")
+    response = api.ask("POST", "/run/chain", {}, token=token)
+    assert (response.status, response.body["error"]["details"]["target"]) == (429, "pipeline:chain")
     api.post("/run/priced", {}, token=token)
 
 
@@ -139,8 +139,8 @@ def test_a_count_survives_the_death_of_the_daemon(tmp_path: Path) -> None:
         'scopes: ["*"]}', 'scopes: ["*"], limits: {jobs_per_day: 1}}'
     )
     workspace.config.write_text(limited)
-    with an_api(workspace) as running:
-        running.post("/plugin/echo/handle", {})
-        running.daemon.end(signal.SIGKILL)
-    with an_api(workspace) as running:
-        assert running.ask("POST", "/plugin/echo/handle", {}).code == "limit_reached"
+    with an_api(workspace) as api:
+        api.post("/plugin/echo/handle", {})
+        api.daemon.end(signal.SIGKILL)
+    with an_api(workspace) as api:
+        assert api.ask("POST", "/plugin/echo/handle", {}).code == "limit_reached"

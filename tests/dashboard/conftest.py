@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(a_dashboard_workspace(tmp_path_factory.mktemp("dashboard"))) as running:
-        yield running
+    with an_api(a_dashboard_workspace(tmp_path_factory.mktemp("dashboard"))) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     from builders.browsers import a_browser  # noqa: PLC0415 - half a second, for the tests that need it
 
-    with a_browser() as running:
-        yield running
+    with a_browser() as browser:
+        yield browser
 
 
 @pytest.fixture

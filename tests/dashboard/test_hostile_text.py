@@ -31,8 +31,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace.config.write_text(
         workspace.config.read_text().replace("  greeter: {}\n", "  greeter: {}\n  rogue: {}\n")
     )
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def test_it_is_shown_as_text_and_does_nothing(tab: Tab, api: Api) -> None:

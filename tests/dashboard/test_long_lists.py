@@ -25,8 +25,8 @@ MOST_ROWS = 100
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace = a_dashboard_workspace(tmp_path_factory.mktemp("many"))
     fill_store(workspace, JOBS)
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def test_a_list_is_scrolled_to_its_end_and_back(tab: Tab, api: Api) -> None:

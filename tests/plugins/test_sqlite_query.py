@@ -128,11 +128,11 @@ def test_a_statement_runs_only_if_writing_is_switched_on(database: Path) -> None
     statements = {"add": "INSERT INTO people (name) VALUES (:name) RETURNING name"}
     config = {"database": str(database), "statements": statements}
     payload = {"statement": "add", "parameters": {"name": "Dan"}}
-    refused = ask("sqlite_query", "execute", config=config, payload=payload)
+    refusal = ask("sqlite_query", "execute", config=config, payload=payload)
     succeeded = ask("sqlite_query", "execute", config={**config, "write": True}, payload=payload)
     repeated = ask("sqlite_query", "execute", config={**config, "write": True}, payload=payload)
-    assert refused.failed_for_good("`write: true`")
-    assert refused.exit_code == 78
+    assert refusal.failed_for_good("`write: true`")
+    assert refusal.exit_code == 78
     assert (succeeded.answer["result"]["changes"], succeeded.answer["result"]["rows"]) == (
         1,
         [{"name": "Dan"}],

@@ -52,8 +52,8 @@ def api(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Api]:
     more = f"artifacts:\n  roots: [{json.dumps(str(root))}]\n"
     workspace = an_api_workspace(tmp_path_factory.mktemp("api"), "  painter: {}\n", more=more)
     workspace.plugin("painter", answering({"status": "ok", "result": "done", "artifacts": artifacts}))
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")

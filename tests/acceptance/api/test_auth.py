@@ -55,8 +55,8 @@ def test_a_command_in_the_body_needs_the_right_to_run_it(tmp_path: Path) -> None
             ("/plugin/mixed", {"command": "handle"}),
             ("/plugin/mixed", {"payload": {}}),
         ):
-            refused = api.ask("POST", path, body, token=token)
-            assert (refused.status, refused.code) == (403, "denied"), (path, body)
+            response = api.ask("POST", path, body, token=token)
+            assert (response.status, response.code) == (403, "denied"), (path, body)
         assert api.post("/plugin/mixed", {}, token=token)["command"] == "poll"
 
 

@@ -32,8 +32,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace.plugin(
         "broken", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "error", "error": "no", "retry": false}\'\n'
     )
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ MAX_BYTES = 150 * 1024
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"))) as running:
-        yield running
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"))) as api:
+        yield api
 
 
 def base_path(api: Api) -> str:

@@ -619,8 +619,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     )
     plugin = workspace.plugin("reader", READER)
     (plugin / "manifest.yaml").write_text(MANIFEST)
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)

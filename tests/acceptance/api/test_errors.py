@@ -14,8 +14,8 @@ from builders.http import CANARY, Api, an_api, an_api_workspace, token_for
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"), api="  max_body_size: 64KB\n")) as running:
-        yield running
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"), api="  max_body_size: 64KB\n")) as api:
+        yield api
 
 
 def test_a_path_that_is_not_there(api: Api) -> None:

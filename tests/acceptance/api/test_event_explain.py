@@ -19,8 +19,8 @@ EVENT = {"type": "order.paid", "payload": {"total": 35}}
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
-    with an_api(an_api_workspace(tmp_path, more=CONFIG)) as running:
-        yield running
+    with an_api(an_api_workspace(tmp_path, more=CONFIG)) as api:
+        yield api
 
 
 def test_reading_events_is_enough_to_explain_one(api: Api) -> None:

@@ -21,7 +21,7 @@ def test_events_are_streamed_after_they_are_on_disk(tmp_path: Path) -> None:
     """A job can be read as soon as its event is read."""
     with an_api(an_api_workspace(tmp_path)) as api, EventReader(api) as reader:
         job_id = api.post("/plugin/echo/poll")["job_id"]
-        events = reader.wait_until(lambda seen: job_id in succeeded(seen))
+        events = reader.wait_until(lambda events: job_id in succeeded(events))
         own = [event for event in events if event["data"]["job_id"] == job_id]
         assert [event["data"]["data"]["to"] for event in own] == ["queued", "running", "succeeded"]
         assert all(event["event"] == "job.transition" for event in own)
@@ -39,7 +39,7 @@ def test_a_stream_is_resumed_under_load_without_a_gap(tmp_path: Path) -> None:
         for target in range(15, 180, 15):  # each job makes three entries at least, so all of these come
             with EventReader(api, last_id=last_id) as reader:
                 events = reader.wait_until(
-                    lambda sequence, target=target: sequence and int(sequence[-1]["id"]) >= target
+                    lambda events, target=target: events and int(events[-1]["id"]) >= target
                 )
             sequence += [int(event["id"]) for event in events]
             all_events += events
@@ -59,10 +59,10 @@ def test_filters(tmp_path: Path) -> None:
         second_job = api.post("/plugin/echo/poll")["job_id"]
         api.ended(second_job)
         with EventReader(api, query=f"?after=0&job_id={second_job}") as reader:
-            events = reader.wait_until(lambda seen: len(seen) == 3)
+            events = reader.wait_until(lambda events: len(events) == 3)
         assert {event["data"]["job_id"] for event in events} == {second_job}
         with EventReader(api, query="?after=0&kind=config.loaded,breaker.changed") as reader:
-            events = reader.wait_until(lambda seen: len(seen) == 1)
+            events = reader.wait_until(lambda events: len(events) == 1)
         assert events[0]["event"] == "config.loaded"
 
 
@@ -78,7 +78,7 @@ def test_a_filter_that_lets_nothing_through_is_refused(tmp_path: Path) -> None:
         job_id = api.post("/plugin/echo/poll")["job_id"]
         api.ended(job_id)
         with EventReader(api, query=f"?after=0&kind=&job_id={job_id.upper()}") as reader:
-            events = reader.wait_until(lambda seen: len(seen) == 3)
+            events = reader.wait_until(lambda events: len(events) == 3)
         assert {event["data"]["job_id"] for event in events} == {job_id}
 
 
@@ -87,10 +87,10 @@ def test_an_id_that_was_never_given_is_a_gap(tmp_path: Path) -> None:
     with an_api(an_api_workspace(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with EventReader(api, last_id=10**9) as reader:
-            (gap,) = reader.wait_until(lambda seen: len(seen) == 1)
+            (gap,) = reader.wait_until(lambda events: len(events) == 1)
             assert (gap["event"], gap["data"]["oldest"]) == ("gap", 1)
             job_id = api.post("/plugin/echo/poll")["job_id"]
-            events = reader.wait_until(lambda seen: job_id in succeeded(seen))
+            events = reader.wait_until(lambda events: job_id in succeeded(events))
         assert {event["data"]["job_id"] for event in events[1:]} == {job_id}
         assert int(events[1]["id"]) == int(gap["id"]) + 1
 
@@ -129,5 +129,5 @@ def test_a_new_reader_learns_where_it_joined(tmp_path: Path) -> None:
         job_id = api.post("/plugin/echo/poll")["job_id"]
         api.ended(job_id)
         with EventReader(api, last_id=int(joined_at.removeprefix(b"id: "))) as resumed:
-            events = resumed.wait_until(lambda seen: job_id in succeeded(seen))
+            events = resumed.wait_until(lambda events: job_id in succeeded(events))
         assert {event["data"]["job_id"] for event in events} == {job_id}

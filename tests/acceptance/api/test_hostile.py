@@ -69,8 +69,8 @@ def status_of(response: bytes) -> int | None:
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace = an_api_workspace(tmp_path_factory.mktemp("api"), more=HOOKS, api="  max_body_size: 64KB\n")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 @pytest.fixture(scope="module", params=["api", "webhooks"])

@@ -34,8 +34,8 @@ PROXIED = {"Host": "ductile.example.org", "X-Forwarded-For": "192.0.2.1"}
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"), more=HOOKS)) as running:
-        yield running
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"), more=HOOKS)) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")

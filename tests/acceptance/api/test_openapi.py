@@ -75,8 +75,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         "strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n'
     )
     (plugin / "manifest.yaml").write_text(MANIFEST)
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def test_every_endpoint_command_and_pipeline_is_described(api: Api) -> None:

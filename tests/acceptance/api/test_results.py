@@ -44,8 +44,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     workspace.plugin("emits", answering(emitted))
     workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False, "events": None}))
     workspace.plugin("garbage", "#!/bin/sh\ncat > /dev/null\necho nonsense\necho told >&2\n")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def with_output(**fields: Any) -> dict[str, Any]:

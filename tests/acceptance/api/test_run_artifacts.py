@@ -57,8 +57,8 @@ def api(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Api]:
     workspace.plugin("second", answering({"status": "ok", "result": "2", "artifacts": paintings}))
     workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
     workspace.ductile("config", "lock")
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def file_facts(name: str) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def test_they_are_served_by_the_run(api: Api, name: str) -> None:
     run_id = api.post("/pipeline/made", status=200)["job_id"]
     assert api.ask("GET", f"/job/{run_id}/artifact/{name}").content == CONTENTS["draw"]
     assert api.ask("GET", f"/job/{run_id}/artifact/paint/picture").content == CONTENTS["paint"]
-    refused = api.ask("GET", f"/job/{run_id}/artifact/picture")
-    assert (refused.status, refused.code) == (404, "not_found")
-    assert "draw/picture" in refused.body["error"]["hint"]
+    response = api.ask("GET", f"/job/{run_id}/artifact/picture")
+    assert (response.status, response.code) == (404, "not_found")
+    assert "draw/picture" in response.body["error"]["hint"]
 
 
 def test_a_failed_run_has_what_its_steps_left(api: Api) -> None:

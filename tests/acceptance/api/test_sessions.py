@@ -13,8 +13,8 @@ from builders.http import Api, ApiResponse, an_api, an_api_workspace, token_for
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"))) as running:
-        yield running
+    with an_api(an_api_workspace(tmp_path_factory.mktemp("api"))) as api:
+        yield api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,5 +218,5 @@ def test_the_dashboard_can_be_switched_off(tmp_path_factory: pytest.TempPathFact
     with an_api(an_api_workspace(tmp_path_factory.mktemp("off"), api="  ui: false\n")) as api:
         assert api.ask("GET", "/ui", token=None).code == "not_found"
         assert sign_in(api, {"token": token_for("*")}).code == "not_found"
-        refused = api.workspace.json("ui", "open", status=1)
-        assert "switched off" in refused["error"]["message"]
+        refusal = api.workspace.json("ui", "open", status=1)
+        assert "switched off" in refusal["error"]["message"]

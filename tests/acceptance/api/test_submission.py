@@ -50,8 +50,8 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     (plugin / "manifest.yaml").write_text(STRICT)
     workspace.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
     keep_in(request.param, workspace.config)
-    with an_api(workspace) as running:
-        yield running
+    with an_api(workspace) as api:
+        yield api
 
 
 def test_an_idempotency_key_starts_one_job(api: Api) -> None:
@@ -248,10 +248,10 @@ KEYED = """#!/usr/bin/env python3
 import json, sys
 
 request = json.load(sys.stdin)
-got = request.get("event") or {}
-emit = got["payload"].get("emit")
+event = request.get("event") or {}
+emit = event["payload"].get("emit")
 events = [{"type": "made", "payload": {}, "dedupe_key": emit}] if emit else []
-json.dump({"status": "ok", "result": {"key": got.get("dedupe_key")}, "events": events}, sys.stdout)
+json.dump({"status": "ok", "result": {"key": event.get("dedupe_key")}, "events": events}, sys.stdout)
 """
 ROUTE = """\
 routes:
