@@ -198,7 +198,7 @@ def test_own_jobs_are_cancelled_retried_and_run_again(api: Api) -> None:
     assert "own:rw" in refusal["error"]["hint"]
 
 
-def test_what_is_about_all_jobs_is_not_for_them(api: Api) -> None:
+def test_operations_about_all_jobs_are_not_for_these_tokens(api: Api) -> None:
     """Figures, the queue, schedules and the daemon need other rights."""
     open_to_all = {"tool.list", "tool.call"}
     for name, operation in OPERATIONS.items():

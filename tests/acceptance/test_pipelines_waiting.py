@@ -137,7 +137,7 @@ def test_the_answer_of_a_run_that_ended(api: Api) -> None:
     assert all(row.keys() == NODE | {"parent_job_id"} for row in body["tree"])
 
 
-def test_partly_good_and_nothing_to_do(api: Api) -> None:
+def test_a_partly_failed_run_and_a_run_without_jobs(api: Api) -> None:
     """A partly failed run has the status `partial_success`; a run without jobs has no result."""
     half_response = api.ask("POST", "/pipeline/half")
     assert (half_response.status, half_response.body["status"]) == (200, "partial_success")

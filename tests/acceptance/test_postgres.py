@@ -72,7 +72,7 @@ def test_a_second_daemon_of_this_machine_is_refused(workspace: Workspace, daemon
     assert f"process {daemon.process.pid} uses this store already" in result.err
 
 
-def test_the_url_is_nowhere(workspace: Workspace, daemon: Daemon) -> None:
+def test_no_command_shows_the_url(workspace: Workspace, daemon: Daemon) -> None:
     for words in (("config", "show"), ("config", "get", "state.url"), ("status",), ("doctor",)):
         for form in ((), ("--json",), ("-v",)):
             result = workspace.ductile(*words, *form)

@@ -198,7 +198,7 @@ def lines_until(lines: Any, text: str) -> Iterator[str]:
         (("token", "list", "--config", "x"), "--config and --url cannot be used together"),
     ],
 )
-def test_what_works_only_there_says_so(words: tuple[str, ...], message: str) -> None:
+def test_commands_for_the_machine_of_the_daemon_say_so(words: tuple[str, ...], message: str) -> None:
     status, _, err = run_remotely("https://localhost:1", *words)
     assert status == 2
     assert message in err

@@ -174,7 +174,7 @@ def test_what_cannot_be_run_again_is_refused(api: Api) -> None:
     assert api.ask("POST", "/job/0000ffff/rerun", {}).status == 404
 
 
-def test_it_works_without_a_daemon_and_after_retention(tmp_path: Path) -> None:
+def test_a_rerun_works_without_a_daemon_and_after_retention(tmp_path: Path) -> None:
     """The log keeps the payload after the job has left the queue."""
     workspace = a_workspace(tmp_path, "  mirror: {}\n")
     workspace.plugin("mirror", MIRROR)

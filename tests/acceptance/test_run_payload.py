@@ -81,7 +81,7 @@ def step_inputs(workspace: Workspace, run_id: str) -> dict[str, Any]:
     return inputs
 
 
-def test_it_outlives_splits_calls_crashes_reloads_and_retries(tmp_path: Path) -> None:
+def test_the_payload_outlives_splits_calls_crashes_reloads_and_retries(tmp_path: Path) -> None:
     workspace = a_pipeline_workspace(tmp_path)
     with a_daemon(workspace) as daemon:
         payload = json.dumps(PAYLOAD)
@@ -133,7 +133,7 @@ def test_a_claim_that_fails_ends_the_run_there(tmp_path: Path) -> None:
     assert "there is no payload.nothing to keep as a" in explanation
 
 
-def test_check_and_graph_know_it(tmp_path: Path) -> None:
+def test_check_and_graph_know_the_payload_of_a_run(tmp_path: Path) -> None:
     workspace = a_pipeline_workspace(tmp_path)
     report = workspace.json("pipeline", "check", "order", "--payload", json.dumps(PAYLOAD))
     assert report["valid"]

@@ -142,7 +142,7 @@ def test_retry_on_decides_which_exit_is_retried(
     assert (job["status"] == "queued") is retried, job
 
 
-def test_its_event_is_routed_and_a_pipeline_uses_it(tmp_path: Path) -> None:
+def test_events_of_a_script_are_routed_and_pipelines_use_scripts(tmp_path: Path) -> None:
     workspace = a_workspace(
         tmp_path,
         "  first: {run: echo out}\n  second: {run: cat}\n  third: {run: 'echo \"got $PAYLOAD_RESULT\"'}\n"
@@ -157,7 +157,7 @@ def test_its_event_is_routed_and_a_pipeline_uses_it(tmp_path: Path) -> None:
     assert workspace.json("pipeline", "run", "flow")["result"]["result"] == "got out"
 
 
-def test_a_schedule_runs_it_in_the_daemon(tmp_path: Path) -> None:
+def test_a_schedule_runs_a_script_in_the_daemon(tmp_path: Path) -> None:
     workspace = a_workspace_with(tmp_path, "tick", "run: echo tick\nschedule: {after: 1s}")
     with a_daemon(workspace) as daemon:
         daemon.wait_until(

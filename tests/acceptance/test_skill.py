@@ -78,7 +78,7 @@ def test_every_command_and_tool_is_described(skill: dict[str, str]) -> None:
     assert "POST /plugin/said/handle" in skill["http.md"]
 
 
-def test_no_secret_is_in_it(skill: dict[str, str]) -> None:
+def test_no_secret_is_in_the_skill(skill: dict[str, str]) -> None:
     for text in skill.values():
         assert "canary-key" not in text
         assert token_for("*") not in text

@@ -149,7 +149,7 @@ def test_a_retry_after_of_the_receiver_is_honoured(tmp_path: Path) -> None:
         assert receiver.states() == ["queued", "loading", "working", "done", "queued"]
 
 
-def test_they_are_signed_and_can_be_verified(tmp_path: Path) -> None:
+def test_state_webhooks_are_signed_and_can_be_verified(tmp_path: Path) -> None:
     """Requests have `X-Foreman-Signature` over the body, and the signature of Standard Webhooks."""
     settings = SETTINGS.replace("{allow", "{secret_ref: hooks, allow")
     workspace = a_webhook_workspace(

@@ -35,7 +35,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield api
 
 
-def test_it_is_shown_as_text_and_does_nothing(tab: Tab, api: Api) -> None:
+def test_markup_is_shown_as_text_and_does_nothing(tab: Tab, api: Api) -> None:
     """Markup is text in payloads, results, errors, stderr, log lines, keys, dedupe keys and addresses."""
     body = {"payload": {HOSTILE: HOSTILE, "list": [HOSTILE]}, "dedupe_key": HOSTILE}
     job_id = api.post("/plugin/rogue/handle", body)["job_id"]

@@ -47,7 +47,7 @@ def test_the_first_true_rule_decides_and_the_payload_goes_on() -> None:
     assert response.events == [{"type": "middle", "payload": PAYLOAD}]
 
 
-def test_else_and_nothing() -> None:
+def test_else_is_emitted_if_no_rule_is_true() -> None:
     never = rule("payload.n", "eq", 0)
     assert run_rules(never, otherwise="other").event_types == ["other"]
     assert run_rules(never).events == []
@@ -116,7 +116,7 @@ def is_usable(comparison: PathComparison) -> bool:
 
 @settings(max_examples=15)
 @given(json_objects, json_objects, st.lists(comparisons(), min_size=30, max_size=60))
-def test_it_judges_as_the_core_does(
+def test_conditions_are_judged_as_in_the_core(
     payload: JsonObject, context: JsonObject, candidates: list[PathComparison]
 ) -> None:
     """The same condition means the same in a rule and in a step's `if`."""

@@ -102,7 +102,7 @@ def test_a_type_that_cannot_stand_in_a_header(api: Api, job: str) -> None:
         "x",
     ],
 )
-def test_everything_else_is_not_there(api: Api, job: str, name: str) -> None:
+def test_other_artifacts_are_not_found(api: Api, job: str, name: str) -> None:
     """Only files inside the roots are served, with links resolved."""
     response = api.ask("GET", f"/job/{job}/artifact/{name}")
     assert (response.status, response.code) == (404, "not_found")

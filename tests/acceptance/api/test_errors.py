@@ -98,7 +98,7 @@ def test_a_body_that_is_compressed(api: Api) -> None:
         "",
     ],
 )
-def test_an_instant_that_is_none(api: Api, path: str, instant: str) -> None:
+def test_an_invalid_instant_is_refused(api: Api, path: str, instant: str) -> None:
     """The response is 400 and names the parameter, also at the edge of the calendar."""
     for name in ("from", "to"):
         response = api.ask("GET", f"{path}?{name}={instant}")
@@ -168,7 +168,7 @@ def test_a_body_that_says_something_else(api: Api, body: dict[str, object], mess
         ({"type": "a.b", "payload": "text"}, "payload has to be a JSON object"),
     ],
 )
-def test_an_event_that_is_none(api: Api, body: object, message: str) -> None:
+def test_an_invalid_event_is_refused(api: Api, body: object, message: str) -> None:
     """The response is 422 with the field, as for a job."""
     response = api.ask("POST", "/event", body)
     assert (response.status, response.code) == (422, "refused"), response

@@ -108,7 +108,7 @@ def listener_is_open(request: pytest.FixtureRequest) -> Iterator[None]:
         assert listener.status(request_bytes) == 202
 
 
-def test_bytes_of_chance(listener: Listener) -> None:
+def test_random_bytes_are_refused(listener: Listener) -> None:
     """Random bytes are answered 400 in the usual shape, and counted."""
     rng = random.Random(7)
     for _ in range(100):
@@ -122,7 +122,7 @@ def test_bytes_of_chance(listener: Listener) -> None:
 
 
 @pytest.mark.parametrize("length", range(5))
-def test_half_a_word_is_not_answered(listener: Listener, length: int) -> None:
+def test_an_incomplete_method_is_not_answered(listener: Listener, length: int) -> None:
     """An incomplete method is no request, so there is nothing to refuse."""
     assert listener.api.send_raw(b"POST"[:length]) == b""
 
@@ -162,7 +162,7 @@ def test_mutations_of_a_good_request(listener: Listener) -> None:
         (("Expect: 100-continue", f"Content-Length: {len(BODY)}"), BODY, 100),
     ],
 )
-def test_lengths_that_lie(
+def test_wrong_lengths_are_refused(
     listener: Listener, lines: tuple[str, ...], body: bytes, expected: int | None
 ) -> None:
     """Bodies are limited while they are read, chunked included."""
@@ -212,7 +212,7 @@ def test_headers_without_end(listener: Listener) -> None:
     )
 
 
-def test_many_requests_in_one_breath(listener: Listener) -> None:
+def test_pipelined_requests_are_answered(listener: Listener) -> None:
     """Pipelined requests are answered in order, all of them."""
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert listener.send(request * 200 + HEALTH_REQUEST).count(b"HTTP/1.1 200 OK") == 201
@@ -271,7 +271,7 @@ def test_deep_and_huge_json(api: Api) -> None:
         assert api.ask("POST", "/plugin/echo/poll", body).status in (202, 400, 422), body[:60]
 
 
-def test_names_that_are_not_names(api: Api) -> None:
+def test_strange_names_are_refused(api: Api) -> None:
     """A strange name is refused, and leads to no file and no fault."""
     for name in (
         "%00",

@@ -92,7 +92,7 @@ def test_a_run_has_the_artifacts_of_all_its_steps(api: Api, root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["draw/picture", "draw%2Fpicture"])
-def test_they_are_served_by_the_run(api: Api, name: str) -> None:
+def test_artifacts_of_steps_are_served_by_the_run(api: Api, name: str) -> None:
     run_id = api.post("/pipeline/made", status=200)["job_id"]
     assert api.ask("GET", f"/job/{run_id}/artifact/{name}").content == CONTENTS["draw"]
     assert api.ask("GET", f"/job/{run_id}/artifact/paint/picture").content == CONTENTS["paint"]

@@ -88,7 +88,9 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(api: Api) -> None
         {"X-CSRF-Token": "0" * 64},
     ],
 )
-def test_no_other_page_can_use_it_to_change_something(api: Api, headers: dict[str, str | None]) -> None:
+def test_no_other_page_can_use_a_session_to_change_something(
+    api: Api, headers: dict[str, str | None]
+) -> None:
     before = len(api.get("/jobs")["jobs"])
     assert a_session(api, "*").ask("POST", "/plugin/echo/poll", headers).code == "denied"
     assert len(api.get("/jobs")["jobs"]) == before
@@ -109,7 +111,7 @@ def test_a_name_that_resolves_to_this_machine_is_refused(api: Api, method: str) 
     assert sign_in(api, {"token": token_for("*")}, {"Host": "evil.example"}).code == "misdirected"
 
 
-def test_it_works_behind_a_proxy(api: Api) -> None:
+def test_a_session_works_behind_a_proxy(api: Api) -> None:
     """The public name is in Host, or in X-Forwarded-Host where the proxy replaces Host."""
     for headers in (
         {
