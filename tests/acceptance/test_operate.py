@@ -572,7 +572,7 @@ def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
 
 
 def test_a_sweep_removes_now_what_has_been_kept_long_enough(tmp_path: Path) -> None:
-    """It works with and without a daemon; a dry run counts, and the job is still found in the log."""
+    """A sweep works with and without a daemon; a dry run counts, and the job is still found in the log."""
     workspace = a_workspace(tmp_path)
     settings = "  tick_interval: 1h\n  dedupe_ttl: 1ms\n  job_queue_retention: 1ms\n  log_level: debug\n"
     workspace.config.write_text(workspace.config.read_text().replace("  log_level: debug\n", settings))

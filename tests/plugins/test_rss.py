@@ -138,7 +138,7 @@ FILE_ENTITY = '<!DOCTYPE l [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
     [ENTITY_BOMB, FILE_ENTITY, "<!-- a --><?b c?>\n" + ENTITY_BOMB, ENTITY_BOMB.replace("DOC", "DO\0C")],
 )
 def test_a_document_type_is_refused(doctype: str, encoding: str) -> None:
-    """It is refused in any encoding, after comments, and with characters that XML does not allow."""
+    """A document type is refused in any encoding, after comments, and with characters that XML forbids."""
     response = poll_document((doctype + rss_of("&a;")).encode(encoding))
     assert response.failed_for_good("document type declaration")
 
