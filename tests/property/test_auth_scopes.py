@@ -1,4 +1,4 @@
-"""The rights of a token."""
+"""Rights of access tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEVEL = st.sampled_from(AccessLevel)
 
 @given(GRANTED, SUBJECTS)
 def test_writing_includes_reading_and_reading_nothing_more(granted: tuple[str, ...], subject: str) -> None:
-    """Rw implies ro, of the same subject only."""
+    """`rw` implies `ro` of the same subject only."""
     reads, writes = (
         allows(granted, (auth_scope(subject, AccessLevel.READ),)),
         allows(granted, (auth_scope(subject, AccessLevel.WRITE),)),
@@ -43,17 +43,17 @@ def test_writing_includes_reading_and_reading_nothing_more(granted: tuple[str, .
 
 @given(GRANTED, GRANTED, NEEDED)
 def test_more_scopes_never_allow_less(
-    granted: tuple[str, ...], more: tuple[str, ...], needed: tuple[str, ...]
+    granted: tuple[str, ...], added: tuple[str, ...], needed: tuple[str, ...]
 ) -> None:
-    """A scope adds, and none takes away."""
+    """A scope adds rights and takes none away."""
     if allows(granted, needed):
-        assert allows((*granted, *more), needed)
+        assert allows((*granted, *added), needed)
 
 
 @given(GRANTED, NEEDED)
 def test_one_of_the_needed_is_enough(granted: tuple[str, ...], needed: tuple[str, ...]) -> None:
-    """`plugin:rw` or `<plugin>:rw`."""
-    assert allows(granted, needed) == any(allows(granted, (each,)) for each in needed)
+    """`plugin:rw` or `<plugin>:rw` is enough."""
+    assert allows(granted, needed) == any(allows(granted, (scope,)) for scope in needed)
 
 
 @given(NEEDED | st.just(()))
@@ -65,7 +65,7 @@ def test_everything_and_nothing(needed: tuple[str, ...]) -> None:
 
 @given(GRANTED)
 def test_every_scope_covers_itself(granted: tuple[str, ...]) -> None:
-    """Implying twice implies no more than once."""
+    """Expanding twice gives the same scopes as once."""
     once = expand_scopes(granted)
     assert expand_scopes(tuple(once)) == once
 
@@ -74,7 +74,9 @@ def test_every_scope_covers_itself(granted: tuple[str, ...]) -> None:
 def test_reach_is_all_jobs_own_jobs_or_none(
     granted: tuple[str, ...], resource: AccessResource, level: AccessLevel
 ) -> None:
-    """The scope for all jobs gives all; else the same right over own jobs gives these; else there is none."""
+    """The scope for all jobs gives all; otherwise the same right over own jobs gives these; otherwise
+    none.
+    """
     full, own = auth_scope(resource, level), auth_scope(AccessResource.OWN, level)
     reach = decide_reach(granted, (full, own), own)
     assert (reach is Reach.ALL) == allows(granted, (full,))
@@ -84,32 +86,34 @@ def test_reach_is_all_jobs_own_jobs_or_none(
 
 @given(ANY_SCOPES, ANY_SCOPES, RESOURCE, LEVEL)
 def test_more_scopes_never_reach_less(
-    granted: tuple[str, ...], more: tuple[str, ...], resource: AccessResource, level: AccessLevel
+    granted: tuple[str, ...], added: tuple[str, ...], resource: AccessResource, level: AccessLevel
 ) -> None:
     own = auth_scope(AccessResource.OWN, level)
     needed = (auth_scope(resource, level), own)
     order = [Reach.NONE, Reach.OWN, Reach.ALL]
-    before, after = (decide_reach(each, needed, own) for each in (granted, (*granted, *more)))
+    before, after = (decide_reach(scopes, needed, own) for scopes in (granted, (*granted, *added)))
     assert order.index(before) <= order.index(after)
 
 
 @given(ANY_SCOPES)
 def test_only_a_token_that_may_not_read_all_jobs_sees_only_its_own(granted: tuple[str, ...]) -> None:
-    """And only one with a scope for its own jobs or one pipeline: others are answered as before."""
+    """A token is limited to own jobs only if it has a scope for own jobs or a pipeline."""
     read = auth_scope(AccessResource.JOBS, AccessLevel.READ)
-    for_agents = any(each.startswith(("own:", "pipeline:")) for each in granted)
+    for_agents = any(scope.startswith(("own:", "pipeline:")) for scope in granted)
     assert sees_only_own(granted) == (for_agents and not allows(granted, (read,)))
 
 
 @given(ANY_SCOPES, PIPELINE)
 def test_a_scope_of_a_pipeline_is_for_this_one_only(granted: tuple[str, ...], scope: str) -> None:
-    """Its name may be that of a right: `pipeline:rw` gives no `pipeline:ro`."""
+    """The name of a pipeline may be that of a right: `pipeline:rw` gives no `pipeline:ro`."""
     assert allows(granted, (scope,)) == (scope in granted or EVERYTHING in granted)
 
 
 @given(ANY_SCOPES, st.one_of(SCOPE, PIPELINE, st.just(EVERYTHING)))
 def test_a_token_gives_no_more_than_it_has(granted: tuple[str, ...], scope: str) -> None:
-    """What it may give allows nothing that it may not do. The own jobs of another token are not its own."""
+    """A scope that a token may give allows nothing that the token may not do. Own jobs are those of each
+    token.
+    """
     if not covers(granted, scope):
         return
     subject, _, right = scope.partition(":")

@@ -1,4 +1,4 @@
-"""Authorization: earlier requests and earlier configurations decide nothing."""
+"""Earlier requests and earlier configurations do not influence authorization."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = datetime(2026, 2, 8, tzinfo=UTC)
 SCOPES = ("echo:ro", "echo:rw", "plugin:rw", "jobs:ro")
 NAMES = st.sampled_from(["echo", "fetch", "poll"])
 PATHS = st.fixed_dictionaries({"plugin": NAMES, "command": NAMES})
-HELD = st.lists(st.sampled_from(SCOPES), max_size=2).map(tuple)
+SCOPE_LISTS = st.lists(st.sampled_from(SCOPES), max_size=2).map(tuple)
 
 
 def _by_plugin(_snapshot: Snapshot, path: Mapping[str, str]) -> tuple[str, ...]:
@@ -42,56 +42,68 @@ ROUTES: st.SearchStrategy[Route] = st.tuples(st.sampled_from(ACCESSES), PATHS)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+def base_snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return a_snapshot(tmp_path_factory.mktemp("configuration"), "")
 
 
 @settings(max_examples=300)
 @given(
-    data=st.data(), held=st.tuples(HELD, HELD), names=st.lists(st.sampled_from(["jobs:ro", "x"]), min_size=2)
+    data=st.data(),
+    scope_lists=st.tuples(SCOPE_LISTS, SCOPE_LISTS),
+    names=st.lists(st.sampled_from(["jobs:ro", "x"]), min_size=2),
 )
 def test_earlier_requests_decide_nothing(
-    plain: Snapshot, data: st.DataObject, held: tuple[tuple[str, ...], tuple[str, ...]], names: list[str]
+    base_snapshot: Snapshot,
+    data: st.DataObject,
+    scope_lists: tuple[tuple[str, ...], tuple[str, ...]],
+    names: list[str],
 ) -> None:
-    """An authenticator that has seen many requests and reloads decides as a new one does."""
+    """An authenticator that has handled many requests and reloads decides like a new one."""
     tokens = tuple(
         AccessToken(name="twin", digest=digest_of(key), scopes=scopes)
-        for key, scopes in zip((b"one", b"two"), held, strict=True)
+        for key, scopes in zip((b"one", b"two"), scope_lists, strict=True)
     )
-    snapshots = [replace(plain, service=replace(plain.service, name=name), tokens=tokens) for name in names]
+    snapshots = [
+        replace(base_snapshot, service=replace(base_snapshot.service, name=name), tokens=tokens)
+        for name in names
+    ]
     in_force = [snapshots[0]]
-    old = _authenticator(in_force)
+    authenticator = _authenticator(in_force)
     repeated = data.draw(st.lists(ROUTES, min_size=1, max_size=4))
     for _ in range(12):
         in_force[0] = data.draw(st.sampled_from(snapshots))
         route = data.draw(st.sampled_from(repeated) | ROUTES)
-        shown = data.draw(st.sampled_from([b"Bearer one", b"bearer two"]))
-        assert _passes(old, route, shown) == _passes(_authenticator(in_force), route, shown)
+        header = data.draw(st.sampled_from([b"Bearer one", b"bearer two"]))
+        assert _is_admitted(authenticator, route, header) == _is_admitted(
+            _authenticator(in_force), route, header
+        )
 
 
 def _authenticator(in_force: list[Snapshot]) -> Authenticator:
     return Authenticator(lambda: in_force[0], lambda: 0.0, lambda: NOW, lambda *_: None)
 
 
-def _passes(authenticator: Authenticator, route: Route, shown: bytes) -> bool:
+def _is_admitted(authenticator: Authenticator, route: Route, header: bytes) -> bool:
     try:
-        return _admitted(authenticator, route, shown) == "twin"
+        return _authorize(authenticator, route, header) == "twin"
     except DeniedError:
         return False
 
 
-def _admitted(authenticator: Authenticator, route: Route, shown: bytes) -> str | None:
+def _authorize(authenticator: Authenticator, route: Route, header: bytes) -> str | None:
     access, path = route
-    token = authenticator.identify(access, {b"authorization": shown}, None)
+    token = authenticator.identify(access, {b"authorization": header}, None)
     authenticator.authorize(token, access, path)
     return None if token is None else token.name
 
 
-def test_requests_leave_nothing_in_memory(plain: Snapshot) -> None:
-    """Requests for ever new paths cost no memory, whatever the token may do."""
-    snapshot = replace(plain, tokens=(AccessToken(name="all", digest=digest_of(b"one"), scopes=("*",)),))
+def test_requests_leave_nothing_in_memory(base_snapshot: Snapshot) -> None:
+    """Requests for new paths use no memory, whatever the rights of the token."""
+    snapshot = replace(
+        base_snapshot, tokens=(AccessToken(name="all", digest=digest_of(b"one"), scopes=("*",)),)
+    )
     authenticator = _authenticator([snapshot])
     for number in range(100):
         path = {"plugin": str(number), "command": "poll"}
-        assert _admitted(authenticator, (ACCESSES[0], path), b"Bearer one") == "all"
+        assert _authorize(authenticator, (ACCESSES[0], path), b"Bearer one") == "all"
         assert sys.getrefcount(path) == 2  # the local name and the argument of getrefcount

@@ -1,4 +1,4 @@
-"""Laws of baggage over all claims and all that was inherited."""
+"""Laws of baggage over all claims and all inherited values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from ductile.core.expressions.paths import EvalContext, look_up
 from ductile.core.json import JsonObject, JsonValue
 
 
-def apart(wanted: tuple[BaggageItem, ...]) -> bool:
-    """No claim lies within another: such baggage is refused when it is read."""
-    targets = [one.target for one in wanted]
-    return not any(one != other and one[: len(other)] == other for one in targets for other in targets)
+def are_apart(items: tuple[BaggageItem, ...]) -> bool:
+    """Return whether no claim lies within another; other baggage is refused when it is read."""
+    targets = [item.target for item in items]
+    return not any(
+        target != other and target[: len(other)] == other for target in targets for other in targets
+    )
 
 
 claims = (
@@ -32,12 +34,12 @@ claims = (
         max_size=3,
     )
     .map(tuple)
-    .filter(apart)
+    .filter(are_apart)
 )
 
 
 def leaves(value: JsonValue, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], JsonValue]]:
-    """Everything in the baggage that is no object with entries: what can be relied on."""
+    """Yield the path and value of everything in the baggage that is not an object with entries."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
@@ -45,63 +47,68 @@ def leaves(value: JsonValue, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
         yield path, value
 
 
-def at(baggage: JsonObject, path: tuple[str, ...]) -> JsonValue:
-    found: JsonValue = baggage
+def value_at(baggage: JsonObject, path: tuple[str, ...]) -> JsonValue:
+    value: JsonValue = baggage
     for key in path:
-        assert isinstance(found, dict)
-        found = found[key]
-    return found
+        assert isinstance(value, dict)
+        value = value[key]
+    return value
 
 
 @given(claims, json_objects, scopes)
 def test_inherited_baggage_never_changes(
-    wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
+    items: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     before = json.dumps([inherited, scope.payload, scope.context])
-    made = attempted(wanted, inherited, scope)
+    baggage = apply_or_explain(items, inherited, scope)
     assert json.dumps([inherited, scope.payload, scope.context]) == before
-    if isinstance(made, dict):
+    if isinstance(baggage, dict):
         for path, value in leaves(inherited):
-            assert json_equal(at(made, path), value)
+            assert json_equal(value_at(baggage, path), value)
 
 
 @given(claims, json_objects, scopes)
 def test_claimed_baggage_is_there_and_can_be_claimed_again(
-    wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
+    items: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
-    """A step that is run again finds its own claims and changes nothing."""
-    made = attempted(wanted, inherited, scope)
-    if isinstance(made, str):
+    """A step that runs again finds its own claims and changes nothing."""
+    baggage = apply_or_explain(items, inherited, scope)
+    if isinstance(baggage, str):
         return
-    for one in wanted:
-        found = look_up(one.source, scope)
-        kept = at(made, one.target)
-        if one.spread:
-            assert isinstance(kept, dict)
-            assert isinstance(found, dict)
-            assert all(json_equal(kept[key], value) for key, value in found.items())
-    assert json_equal(add_baggage(wanted[-1:], made, scope), made)
+    for item in items:
+        source_value = look_up(item.source, scope)
+        kept_value = value_at(baggage, item.target)
+        if item.spread:
+            assert isinstance(kept_value, dict)
+            assert isinstance(source_value, dict)
+            assert all(json_equal(kept_value[key], value) for key, value in source_value.items())
+    assert json_equal(add_baggage(items[-1:], baggage, scope), baggage)
 
 
 @given(claims, json_objects, scopes)
 def test_claims_are_the_same_after_a_round_trip_through_the_store(
-    wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
+    items: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
-    def stored(value: JsonObject) -> JsonObject:
+    def through_json(value: JsonObject) -> JsonObject:
         read: JsonObject = json.loads(json.dumps(value))
         return read
 
-    again = EvalContext(payload=stored(scope.payload), context=stored(scope.context))
-    before, after = attempted(wanted, inherited, scope), attempted(wanted, stored(inherited), again)
+    restored_scope = EvalContext(payload=through_json(scope.payload), context=through_json(scope.context))
+    before, after = (
+        apply_or_explain(items, inherited, scope),
+        apply_or_explain(items, through_json(inherited), restored_scope),
+    )
     if isinstance(before, dict) and isinstance(after, dict):
-        assert json_equal(after, stored(before))
+        assert json_equal(after, through_json(before))
     else:
         assert before == after
 
 
-def attempted(wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext) -> JsonObject | str:
-    """The baggage, or why there is none."""
+def apply_or_explain(
+    items: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
+) -> JsonObject | str:
+    """Return the baggage, or the error that prevents it."""
     try:
-        return add_baggage(wanted, inherited, scope)
+        return add_baggage(items, inherited, scope)
     except BaggageError as error:
         return str(error)

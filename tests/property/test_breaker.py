@@ -1,4 +1,4 @@
-"""The breaker as a fold over verdicts and probes."""
+"""The breaker as a fold over job results and probes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ductile.struct import replace
 
 verdicts = st.sampled_from(BreakerResult)
 policies = st.builds(BreakerPolicy, threshold=st.integers(1, 6))
-#: What can happen to a breaker: a job ends, or (once open) a probe begins or ends.
-happenings = st.lists(st.tuples(st.sampled_from(["job", "probe", "probe ends"]), verdicts), max_size=30)
+#: Events of a breaker: a job ends, or a probe of an open breaker begins or ends.
+breaker_events = st.lists(st.tuples(st.sampled_from(["job", "probe", "probe ends"]), verdicts), max_size=30)
 
 
 def fold(
@@ -44,10 +44,10 @@ def fold(
 
 @given(policies, st.lists(verdicts, max_size=20))
 def test_it_opens_at_so_many_failures_in_a_row_and_not_before(
-    policy: BreakerPolicy, row: list[BreakerResult]
+    policy: BreakerPolicy, sequence: list[BreakerResult]
 ) -> None:
     failures, opened = 0, False
-    for _, verdict, _, after in fold(policy, [("job", verdict) for verdict in row]):
+    for _, verdict, _, after in fold(policy, [("job", verdict) for verdict in sequence]):
         if verdict is BreakerResult.SUCCESS:
             failures, opened = 0, False
         elif verdict is BreakerResult.FAILURE:
@@ -57,7 +57,7 @@ def test_it_opens_at_so_many_failures_in_a_row_and_not_before(
         assert after.failures == failures
 
 
-@given(policies, happenings)
+@given(policies, breaker_events)
 def test_a_success_always_closes_and_forgets(
     policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_success_always_closes_and_forgets(
             assert (after.opened_at, after.probe_job_id) == (None, None)
 
 
-@given(policies, happenings)
+@given(policies, breaker_events)
 def test_half_open_is_exactly_one_probe(
     policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
@@ -75,11 +75,11 @@ def test_half_open_is_exactly_one_probe(
     for job_id, verdict, before, after in fold(policy, steps):
         assert (after.state is BreakerState.HALF_OPEN) == (after.probe_job_id is not None)
         if before.state is BreakerState.HALF_OPEN and verdict is not BreakerResult.SUCCESS:
-            decided = job_id == before.probe_job_id
-            assert after.state is (BreakerState.OPEN if decided else BreakerState.HALF_OPEN)
+            is_probe = job_id == before.probe_job_id
+            assert after.state is (BreakerState.OPEN if is_probe else BreakerState.HALF_OPEN)
 
 
-@given(policies, happenings)
+@given(policies, breaker_events)
 def test_a_breaker_that_reopens_starts_a_new_cooldown(
     policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_breaker_that_reopens_starts_a_new_cooldown(
             assert after.opened_at == before.opened_at, "an old job's failure does not prolong the cooldown"
 
 
-@given(policies, happenings)
+@given(policies, breaker_events)
 def test_every_change_has_its_reason_and_nothing_else_has(
     policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
 ) -> None:
@@ -106,8 +106,10 @@ def test_every_change_has_its_reason_and_nothing_else_has(
         assert reason in (None, expected[verdict])
 
 
-@given(policies, happenings)
-def test_no_verdict_teaches_nothing(policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]) -> None:
+@given(policies, breaker_events)
+def test_a_job_without_verdict_changes_nothing(
+    policy: BreakerPolicy, steps: list[tuple[str, BreakerResult]]
+) -> None:
     for job_id, verdict, before, after in fold(policy, steps):
         if verdict is BreakerResult.NONE and before.probe_job_id != job_id:
             assert after == before

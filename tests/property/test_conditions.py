@@ -26,7 +26,7 @@ from ductile.struct import convert, to_builtins
 
 
 def canonical(value: JsonValue) -> str:
-    """A text that two values share exactly if they are the same: another way to the same answer."""
+    """Return a text that two values share exactly if they are equal."""
     match value:
         case bool() | None:
             return json.dumps(value)
@@ -41,68 +41,68 @@ def canonical(value: JsonValue) -> str:
 
 
 @given(json_values, json_values)
-def test_same_is_sharing_a_canonical_form(one: JsonValue, other: JsonValue) -> None:
-    """An equivalence by construction: reflexive, symmetric and transitive as equality of texts is."""
-    assert json_equal(one, other) is (canonical(one) == canonical(other))
+def test_same_is_sharing_a_canonical_form(first: JsonValue, second: JsonValue) -> None:
+    """The relation is an equivalence, because equality of texts is one."""
+    assert json_equal(first, second) is (canonical(first) == canonical(second))
 
 
 @given(json_values, json_values, json_values)
-def test_same_is_an_equivalence(one: JsonValue, other: JsonValue, third: JsonValue) -> None:
-    assert json_equal(one, one)
-    assert json_equal(one, other) is json_equal(other, one)
-    if json_equal(one, other) and json_equal(other, third):
-        assert json_equal(one, third)
+def test_same_is_an_equivalence(first: JsonValue, second: JsonValue, third: JsonValue) -> None:
+    assert json_equal(first, first)
+    assert json_equal(first, second) is json_equal(second, first)
+    if json_equal(first, second) and json_equal(second, third):
+        assert json_equal(first, third)
 
 
 NOWHERE = object()
 
 
 def naive_find(path: str, scope: EvalContext) -> Any:
-    found: Any = {"payload": scope.payload, "context": scope.context, "config": scope.config}
+    node: Any = {"payload": scope.payload, "context": scope.context, "config": scope.config}
     for key in path.split("."):
         try:
-            found = found[int(key) if isinstance(found, list) else key]
+            node = node[int(key) if isinstance(node, list) else key]
         except (KeyError, IndexError, TypeError, ValueError):
             return NOWHERE
-    return found
+    return node
 
 
 def naive(condition: Condition, scope: EvalContext) -> bool:
     match condition:
         case AllOf(parts):
-            return all([naive(part, scope) for part in parts])  # noqa: C419 - on purpose without short cut
+            return all([naive(part, scope) for part in parts])  # noqa: C419 - without short circuit on purpose
         case AnyOf(parts):
-            return any([naive(part, scope) for part in parts])  # noqa: C419 - on purpose without short cut
+            return any([naive(part, scope) for part in parts])  # noqa: C419 - without short circuit on purpose
         case Not(part):
             return not naive(part, scope)
         case PathComparison(path=path, op=op, value=value):
             return naive_compare(naive_find(path, scope), op, value)
 
 
-def naive_compare(found: Any, op: Operator, value: Any) -> bool:
-    nowhere = found is NOWHERE
-    text = canonical(None if nowhere else found)
-    kinds = ({type(found), type(value)} <= {int, float}) or type(found) is type(value) is str
-    folded = str(found).casefold(), str(value).casefold()
-    texts = type(found) is type(value) is str
-    elements = [canonical(entry) for entry in found] if isinstance(found, list) else []
+def naive_compare(actual: Any, op: Operator, value: Any) -> bool:
+    is_missing = actual is NOWHERE
+    text = canonical(None if is_missing else actual)
+    kinds = ({type(actual), type(value)} <= {int, float}) or type(actual) is type(value) is str
+    folded = str(actual).casefold(), str(value).casefold()
+    texts = type(actual) is type(value) is str
+    elements = [canonical(entry) for entry in actual] if isinstance(actual, list) else []
     answers: dict[str, Callable[[], bool]] = {
-        "exists": lambda: nowhere is not value,
+        "exists": lambda: is_missing is not value,
         "eq": lambda: text == canonical(value),
         "neq": lambda: text != canonical(value),
         "in": lambda: isinstance(value, list) and text in [canonical(entry) for entry in value],
-        "gt": lambda: kinds and found > value,
-        "gte": lambda: kinds and found >= value,
-        "lt": lambda: kinds and found < value,
-        "lte": lambda: kinds and found <= value,
+        "gt": lambda: kinds and actual > value,
+        "gte": lambda: kinds and actual >= value,
+        "lt": lambda: kinds and actual < value,
+        "lte": lambda: kinds and actual <= value,
         "contains": lambda: (
             (texts and folded[1] in folded[0])
             or canonical(value) in elements
-            or (isinstance(found, dict) and isinstance(value, str) and value in found)
+            or (isinstance(actual, dict) and isinstance(value, str) and value in actual)
         ),
         "startswith": lambda: texts and folded[0].startswith(folded[1]),
         "endswith": lambda: texts and folded[0].endswith(folded[1]),
-        "regex": lambda: texts and re.fullmatch(str(value), str(found), re.IGNORECASE) is not None,
+        "regex": lambda: texts and re.fullmatch(str(value), str(actual), re.IGNORECASE) is not None,
     }
     return answers[op]()
 
@@ -113,38 +113,41 @@ def test_a_condition_is_judged_as_one_would_by_hand(condition: Condition, scope:
 
 
 @given(conditions, conditions, scopes)
-def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: EvalContext) -> None:
-    """Double negation and De Morgan's laws."""
+def test_not_all_and_any_are_logic(first: Condition, second: Condition, scope: EvalContext) -> None:
+    """Double negation and De Morgan's laws hold."""
 
     def holds(condition: Condition) -> bool:
         return evaluate(condition, scope).is_true
 
-    assert holds(Not(Not(one))) is holds(one)
-    assert holds(Not(AllOf((one, other)))) is holds(AnyOf((Not(one), Not(other))))
-    assert holds(Not(AnyOf((one, other)))) is holds(AllOf((Not(one), Not(other))))
+    assert holds(Not(Not(first))) is holds(first)
+    assert holds(Not(AllOf((first, second)))) is holds(AnyOf((Not(first), Not(second))))
+    assert holds(Not(AnyOf((first, second)))) is holds(AllOf((Not(first), Not(second))))
 
 
 @given(conditions, scopes)
 def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scope: EvalContext) -> None:
-    """Fix the comparisons that decided at what they gave: whatever the others say, the verdict stays."""
+    """With the results of the deciding comparisons fixed, the verdict does not depend on the others."""
     verdict = evaluate(condition, scope)
     assert verdict.deciding
     assert set(verdict.deciding) <= set(verdict.evaluated)
-    decided = {(seen.path, seen.op, seen.expected): seen.is_true for seen in verdict.deciding}
+    decided_results = {
+        (comparison.path, comparison.op, comparison.expected): comparison.is_true
+        for comparison in verdict.deciding
+    }
 
-    def settled(part: Condition, *, others: bool) -> bool:
+    def decide_part(part: Condition, *, others: bool) -> bool:
         match part:
             case AllOf(parts):
-                return all(settled(inner, others=others) for inner in parts)
+                return all(decide_part(inner, others=others) for inner in parts)
             case AnyOf(parts):
-                return any(settled(inner, others=others) for inner in parts)
+                return any(decide_part(inner, others=others) for inner in parts)
             case Not(inner):
-                return not settled(inner, others=not others)
+                return not decide_part(inner, others=not others)
             case PathComparison():
-                (seen,) = evaluate(part, scope).deciding
-                return decided.get((seen.path, seen.op, seen.expected), others)
+                (comparison,) = evaluate(part, scope).deciding
+                return decided_results.get((comparison.path, comparison.op, comparison.expected), others)
 
-    assert settled(condition, others=True) is settled(condition, others=False) is verdict.is_true
+    assert decide_part(condition, others=True) is decide_part(condition, others=False) is verdict.is_true
 
 
 @given(conditions, scopes)
@@ -160,14 +163,14 @@ def test_an_explanation_tells_the_first_comparison_that_decided(
 
 @given(conditions, scopes)
 def test_nothing_under_a_secret_key_is_quoted(condition: Condition, scope: EvalContext) -> None:
-    for seen in evaluate(condition, scope).evaluated:
-        if any(is_secret(key) for key in seen.path.split(".")):
-            assert seen.found in (None, "***")
+    for comparison in evaluate(condition, scope).evaluated:
+        if any(is_secret(key) for key in comparison.path.split(".")):
+            assert comparison.found in (None, "***")
 
 
 @given(conditions, scopes)
 def test_a_condition_survives_being_stored(condition: Condition, scope: EvalContext) -> None:
-    """Compiled graphs are kept as JSON."""
-    stored = convert(json.loads(json.dumps(to_builtins(condition))), Condition)
-    assert to_builtins(stored) == to_builtins(condition)
-    assert evaluate(stored, scope) == evaluate(condition, scope)
+    """Compiled graphs are stored as JSON."""
+    restored = convert(json.loads(json.dumps(to_builtins(condition))), Condition)
+    assert to_builtins(restored) == to_builtins(condition)
+    assert evaluate(restored, scope) == evaluate(condition, scope)

@@ -31,9 +31,9 @@ def test_a_formatted_duration_is_parsed_back(span: timedelta) -> None:
 @given(
     st.lists(st.integers(0, 400), min_size=6, max_size=6), st.sets(st.sampled_from(list(UNITS)), min_size=1)
 )
-def test_the_parts_of_a_duration_add_up(counts: list[int], used: set[str]) -> None:
+def test_the_parts_of_a_duration_add_up(counts: list[int], used_units: set[str]) -> None:
     """`1h30m` is one hour and thirty minutes, for any choice of units."""
-    parts = [(count, unit) for count, unit in zip(counts, UNITS, strict=True) if unit in used]
+    parts = [(count, unit) for count, unit in zip(counts, UNITS, strict=True) if unit in used_units]
     text = "".join(f"{count}{unit}" for count, unit in parts)
     assert parse_duration(text) == timedelta(milliseconds=sum(count * UNITS[unit] for count, unit in parts))
 
@@ -63,9 +63,9 @@ def test_the_documented_forms(text: str, seconds: float) -> None:
 )
 def test_other_forms_are_refused_with_what_is_expected(text: str) -> None:
     """The message names the accepted forms."""
-    with pytest.raises(QuantityError) as refused:
+    with pytest.raises(QuantityError) as excinfo:
         parse_duration(text)
-    assert "1h30m" in refused.value.expected
+    assert "1h30m" in excinfo.value.expected
 
 
 def test_longer_than_a_century_is_refused() -> None:
@@ -74,7 +74,7 @@ def test_longer_than_a_century_is_refused() -> None:
 
 
 def test_days_weeks_and_months_of_a_schedule_follow_the_calendar() -> None:
-    """`daily` is not 24 hours where a day has 23; `hourly` and `24h` are spans."""
+    """`daily` is not 24 hours where a day has 23; `hourly` and `24h` are fixed durations."""
     assert [parse_interval(word) for word in ("daily", "weekly", "monthly")] == list(CalendarStep)
     assert parse_interval("hourly") == timedelta(hours=1)
     assert parse_interval("24h") == timedelta(hours=24)

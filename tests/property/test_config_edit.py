@@ -1,4 +1,4 @@
-"""`config set` changes only the requested key, in any style of file."""
+"""`config set` changes only the given key, in any style of file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGES = [
 
 @st.composite
 def files(draw: st.DrawFn) -> str:
-    """Sections in any order, each in one of the common styles."""
+    """Return sections in any order, each in one of the common styles."""
     lines: list[str] = []
     for section in draw(st.permutations(["service", "plugins", "artifacts"])):
         lines += draw(st.sampled_from([[], [""], ["# about   this"], ["", "#odd"]]))
@@ -42,7 +42,7 @@ def files(draw: st.DrawFn) -> str:
         else:
             lines += draw(st.sampled_from([[], ["artifacts: {roots: [", "  a, b", " ]}"], ["artifacts: {}"]]))
     line_break = draw(LINE_BREAKS)
-    # Without a break at its end, a block of text would say something else with a line below it.
+    # Without a line break at its end, a block of text would change with a line below it.
     ends = [line_break, line_break * 2] if lines[-1].endswith("two") else ["", line_break, line_break * 2]
     return line_break.join(lines) + draw(st.sampled_from(ends))
 
@@ -76,27 +76,27 @@ def plugins(draw: st.DrawFn) -> list[str]:
 
 @given(files(), st.sampled_from(CHANGES))
 def test_only_the_requested_line_changes(text: str, change: tuple[str, str, bool]) -> None:
-    """A value is replaced within its line; a new key is a new line, or goes into the braces of one."""
-    key, value, there = change
+    """A value is replaced within its line; a new key is a new line or goes into the braces of one."""
+    key, value, exists = change
     with TemporaryDirectory() as directory:
         config = Path(directory) / "config.yaml"
         config.write_bytes(text.encode())
         after = plan_edit(config, key, value, {}).after.decode()
     differences = list(ndiff(text.splitlines(keepends=True), after.splitlines(keepends=True)))
-    gone = [line for line in differences if line.startswith("-")]
-    come = [line for line in differences if line.startswith("+")]
-    assert len(gone) <= 1
-    if there:
-        assert (len(gone), len(come)) == (1, 1)
-    assert _at(after, key) == to_plain(parse_yaml(value, file="v"))
+    removed = [line for line in differences if line.startswith("-")]
+    added = [line for line in differences if line.startswith("+")]
+    assert len(removed) <= 1
+    if exists:
+        assert (len(removed), len(added)) == (1, 1)
+    assert _value_at(after, key) == to_plain(parse_yaml(value, file="v"))
 
 
-def _at(text: str, key: str) -> object:
-    found: object = to_plain(parse_yaml(text, file="f"))
+def _value_at(text: str, key: str) -> object:
+    node: object = to_plain(parse_yaml(text, file="f"))
     for part in key.split("."):
-        assert isinstance(found, dict)
-        found = found[part]
-    return found
+        assert isinstance(node, dict)
+        node = node[part]
+    return node
 
 
 NAMES = st.sampled_from(["a", "b", "c"])

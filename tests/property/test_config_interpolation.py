@@ -71,9 +71,9 @@ def skeleton(node: Node) -> object:
     values | hostile,
     st.sampled_from(["${V}", '"${V}"', "'${V}'", "x${V}y", "${V} and ${V}", "${UNSET:-}${V}"]),
 )
-def test_a_value_can_never_inject_structure(value: str, written: str) -> None:
+def test_a_value_can_never_inject_structure(value: str, scalar: str) -> None:
     """For any value of a variable, the document has the same keys, lists and locations."""
-    root = tree(DOCUMENT.format(value=written))
+    root = tree(DOCUMENT.format(value=scalar))
     result, problems = interpolate(root, {"V": value})
     assert not problems
     assert skeleton(result) == skeleton(root)
@@ -95,13 +95,13 @@ def test_an_unquoted_scalar_is_typed_after_substitution(value: object) -> None:
 
 @given(values)
 def test_an_unquoted_scalar_is_typed_by_its_substituted_text(value: str) -> None:
-    """By the same rule as any other plain scalar."""
+    """The rule is that of any other plain scalar."""
     result, _ = interpolate(tree("a: ${V}\n"), {"V": value})
     assert isinstance(result, MapNode)
-    found = result.get("a")
-    assert isinstance(found, ScalarNode)
-    same = ScalarNode(text=value, plain=True, location=SourceLocation(file="", line=1, column=1))
-    assert scalar_value(found) == scalar_value(same)
+    scalar = result.get("a")
+    assert isinstance(scalar, ScalarNode)
+    expected = ScalarNode(text=value, plain=True, location=SourceLocation(file="", line=1, column=1))
+    assert scalar_value(scalar) == scalar_value(expected)
 
 
 @given(st.text("${}:-aV \n", max_size=30))

@@ -118,7 +118,7 @@ def model_of(**files: Any) -> Config:
 
 
 SETTINGS = {".".join(path): (path, key) for path, key in settings_under(Config)}
-#: `include` names files; that it works from an include is what all of this shows.
+#: All keys but `include`, which every case here uses.
 MERGEABLE = sorted(name for name in SETTINGS if name != "include")
 
 
@@ -130,17 +130,23 @@ def test_every_key_can_be_set_in_an_include(name: str) -> None:
     included = model_of(config={"include": ["other.yaml"]}, other=setting)
     direct = model_of(config={"include": [], **setting})
     assert included != model_of(config={"include": ["other.yaml"]}, other={})
-    assert [getattr(included, each.attribute) for each in keys_of(Config) if each.name != "include"] == [
-        getattr(direct, each.attribute) for each in keys_of(Config) if each.name != "include"
+    assert [
+        getattr(included, section_key.attribute)
+        for section_key in keys_of(Config)
+        if section_key.name != "include"
+    ] == [
+        getattr(direct, section_key.attribute)
+        for section_key in keys_of(Config)
+        if section_key.name != "include"
     ]
 
 
 @given(st.lists(st.sampled_from(MERGEABLE), min_size=2, max_size=6, unique=True))
 def test_keys_of_all_files_are_in_the_loaded_configuration(names: list[str]) -> None:
-    """No key of one file is lost, for any keys of the others."""
+    """No key of a file is lost, whatever the keys of the others."""
     top = {
         SETTINGS[name][0][0]: name for name in names
-    }  # one key of each section, so that none overrides another
+    }  # one key of each section, so that no key overrides another
     settings = [document(SETTINGS[name][0], sample_of(SETTINGS[name][1])) for name in top.values()]
     files = {f"part{index}": setting for index, setting in enumerate(settings)}
     model = model_of(config={"include": [f"{name}.yaml" for name in files]}, **files)
@@ -161,8 +167,8 @@ json_maps = st.dictionaries(st.sampled_from("pqrs"), json_trees, max_size=4)
 
 def merged_plainly(earlier: Any, later: Any) -> Any:
     if isinstance(earlier, dict) and isinstance(later, dict):
-        both = {key: merged_plainly(earlier[key], later[key]) for key in earlier if key in later}
-        return {**earlier, **later, **both}
+        merged = {key: merged_plainly(earlier[key], later[key]) for key in earlier if key in later}
+        return {**earlier, **later, **merged}
     if isinstance(earlier, list) and isinstance(later, list):
         return earlier + later
     return later

@@ -1,4 +1,4 @@
-"""Whatever the pipelines: a reference to context that is refused never finds a value in a run."""
+"""For any pipelines, a reference to context that is refused never finds a value in a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def steps(draw: st.DrawFn, depth: int, calls: tuple[str, ...], ids: list[int]) -
 @st.composite
 def step(draw: st.DrawFn, depth: int, calls: tuple[str, ...], ids: list[int]) -> dict[str, Any]:
     ids.append(len(ids))
-    made: dict[str, Any] = {"id": f"s{len(ids)}"}
+    step_settings: dict[str, Any] = {"id": f"s{len(ids)}"}
     kinds = [
         "uses",
         "uses",
@@ -40,18 +40,25 @@ def step(draw: st.DrawFn, depth: int, calls: tuple[str, ...], ids: list[int]) ->
     kind = draw(st.sampled_from(kinds))
     match kind:
         case "uses" | "on_events":
-            made |= {"uses": draw(st.sampled_from(PLUGINS)), **draw(st.sampled_from([READS, CLAIMS, {}]))}
+            step_settings |= {
+                "uses": draw(st.sampled_from(PLUGINS)),
+                **draw(st.sampled_from([READS, CLAIMS, {}])),
+            }
             if kind == "on_events":
-                made["on_events"] = {draw(st.sampled_from(EVENT_TYPES)): draw(steps(depth - 1, calls, ids))}
+                step_settings["on_events"] = {
+                    draw(st.sampled_from(EVENT_TYPES)): draw(steps(depth - 1, calls, ids))
+                }
         case "split":
-            made["split"] = [draw(step(depth - 1, calls, ids)) for _ in range(draw(st.integers(1, 3)))]
+            step_settings["split"] = [
+                draw(step(depth - 1, calls, ids)) for _ in range(draw(st.integers(1, 3)))
+            ]
         case "steps":
-            made["steps"] = draw(steps(depth - 1, calls, ids))
+            step_settings["steps"] = draw(steps(depth - 1, calls, ids))
         case "call":
-            made["call"] = draw(st.sampled_from(calls))
-    if "uses" not in made and draw(st.booleans()):
-        made |= CLAIMS
-    return made
+            step_settings["call"] = draw(st.sampled_from(calls))
+    if "uses" not in step_settings and draw(st.booleans()):
+        step_settings |= CLAIMS
+    return step_settings
 
 
 @st.composite
@@ -61,22 +68,22 @@ def pipelines(draw: st.DrawFn) -> list[dict[str, Any]]:
     return [inner, {"name": "flow", "steps": draw(steps(2, ("inner",), ids))}]
 
 
-def refused_steps(written: list[dict[str, Any]]) -> set[str]:
-    """The ids of the steps whose reference is refused."""
-    config = json.dumps({"plugins": {name: {} for name in PLUGINS}, "pipelines": written})
+def refused_steps(pipeline_list: list[dict[str, Any]]) -> set[str]:
+    """Return the ids of the steps whose reference is refused."""
+    config = json.dumps({"plugins": {name: {} for name in PLUGINS}, "pipelines": pipeline_list})
     with tempfile.TemporaryDirectory() as directory:
         try:
             loaded(a_config(Path(directory), config))
         except ConfigError as error:
-            return {_step_at(str(problem.key), written) for problem in error.problems}
+            return {_step_at(str(problem.key), pipeline_list) for problem in error.problems}
     return set()
 
 
-def _step_at(key: str, written: list[dict[str, Any]]) -> str:
-    at: Any = {"pipelines": written}
+def _step_at(key: str, pipeline_list: list[dict[str, Any]]) -> str:
+    node: Any = {"pipelines": pipeline_list}
     for name, index in re.findall(r"(\w+)|\[(\d+)\]", key.removesuffix(".with.kept")):
-        at = at[int(index)] if index else at[name]
-    return str(at["id"])
+        node = node[int(index)] if index else node[name]
+    return str(node["id"])
 
 
 def behave(_plugin: str, path: str, payload: str) -> Behaviour:
@@ -85,15 +92,15 @@ def behave(_plugin: str, path: str, payload: str) -> Behaviour:
 
 
 @settings(max_examples=150, deadline=None)
-@given(written=pipelines())
-def test_a_refused_reference_never_has_a_value(written: list[dict[str, Any]]) -> None:
-    refused = refused_steps(written)
+@given(pipeline_list=pipelines())
+def test_a_refused_reference_never_has_a_value(pipeline_list: list[dict[str, Any]]) -> None:
+    refused = refused_steps(pipeline_list)
     event("refused" if refused else "accepted")
-    by_name = {pipeline["name"]: pipeline for pipeline in written}
-    for name in by_name:  # each of them can be started by name
+    by_name = {pipeline["name"]: pipeline for pipeline in pipeline_list}
+    for name in by_name:  # each pipeline can be started by name
         try:
-            ran = Interpreter(by_name, behave, most_jobs=500).run(name, "go", {"n": 1}).executions
+            executed = Interpreter(by_name, behave, most_jobs=500).run(name, "go", {"n": 1}).executions
         except UndecidedError:
             assume(False)
-        found = {path.rpartition("/")[2] for path, _, _ in ran}
-        assert not refused & found
+        step_ids = {path.rpartition("/")[2] for path, _, _ in executed}
+        assert not refused & step_ids

@@ -1,4 +1,4 @@
-"""When a submission is a duplicate, and whose keys can meet."""
+"""Duplicate submissions, and owners of dedupe keys."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ matches = st.lists(
 
 @given(matches, ages, st.booleans())
 def test_a_duplicate_is_a_recent_success_or_with_an_override_a_live_job(
-    found: tuple[KeyMatch, ...], window: timedelta, has_own_window: bool
+    key_matches: tuple[KeyMatch, ...], window: timedelta, has_own_window: bool
 ) -> None:
-    def counts(match: KeyMatch) -> bool:
+    def matches_window(match: KeyMatch) -> bool:
         if match.succeeded_at is None:
             return has_own_window
         return START - match.succeeded_at <= window
 
-    answer = find_duplicate(found, window=window, has_own_window=has_own_window, now=START)
-    assert (answer is None) == (not any(counts(match) for match in found))
-    assert answer is None or counts(answer)
+    duplicate = find_duplicate(key_matches, window=window, has_own_window=has_own_window, now=START)
+    assert (duplicate is None) == (not any(matches_window(match) for match in key_matches))
+    assert duplicate is None or matches_window(duplicate)
 
 
 @given(matches, ages)
 def test_without_an_override_live_jobs_never_drop_anything(
-    found: tuple[KeyMatch, ...], window: timedelta
+    key_matches: tuple[KeyMatch, ...], window: timedelta
 ) -> None:
-    answer = find_duplicate(found, window=window, has_own_window=False, now=START)
-    assert answer is None or answer.succeeded_at is not None
+    duplicate = find_duplicate(key_matches, window=window, has_own_window=False, now=START)
+    assert duplicate is None or duplicate.succeeded_at is not None
 
 
 @given(st.text())
@@ -57,9 +57,11 @@ def test_keys_are_trimmed_and_blank_is_none(key: str) -> None:
 
 
 @given(st.text(), st.sampled_from(KeyNamespace), st.sampled_from(KeyNamespace))
-def test_keys_of_different_namespaces_never_collide(key: str, one: KeyNamespace, other: KeyNamespace) -> None:
-    assume(one is not other)
-    first, second = namespaced_key(one, key), namespaced_key(other, key)
+def test_keys_of_different_namespaces_never_collide(
+    key: str, namespace: KeyNamespace, other_namespace: KeyNamespace
+) -> None:
+    assume(namespace is not other_namespace)
+    first, second = namespaced_key(namespace, key), namespaced_key(other_namespace, key)
     assert (first is None) == (second is None) == (normalise_key(key) is None)
     assert first is None or first != second
 
@@ -68,14 +70,14 @@ def test_keys_of_different_namespaces_never_collide(key: str, one: KeyNamespace,
 def test_keys_of_different_owners_never_meet(
     namespace: KeyNamespace, words: list[str], data: st.DataObject
 ) -> None:
-    """Also where an owner has colons in its name, and another's key begins with the rest of it."""
+    """This holds also if a name has colons and the key of another owner begins with its second part."""
     cuts = st.lists(st.integers(1, len(words) - 1), min_size=2, max_size=2, unique=True)
-    one, other = [(":".join(words[:cut]), ":".join(words[cut:])) for cut in data.draw(cuts)]
-    assert namespaced_key(namespace, one[1], owner=one[0]) != namespaced_key(
-        namespace, other[1], owner=other[0]
+    first, second = [(":".join(words[:cut]), ":".join(words[cut:])) for cut in data.draw(cuts)]
+    assert namespaced_key(namespace, first[1], owner=first[0]) != namespaced_key(
+        namespace, second[1], owner=second[0]
     )
-    assert namespaced_key(namespace, one[1], owner=one[0]) != namespaced_key(
-        namespace, one[1], owner=other[0]
+    assert namespaced_key(namespace, first[1], owner=first[0]) != namespaced_key(
+        namespace, first[1], owner=second[0]
     )
 
 
@@ -88,16 +90,16 @@ def test_the_same_key_in_the_same_namespace_is_the_same(
 
 @given(st.text(), st.text())
 def test_no_text_of_a_caller_reaches_into_another_namespace(text: str, other: str) -> None:
-    """A key may hold colons: its namespace still comes first."""
-    mine = namespaced_key(KeyNamespace.EXPLICIT, text)
-    theirs = namespaced_key(KeyNamespace.IDEMPOTENCY, other, owner="token")
-    assert mine is None or theirs is None or mine != theirs
+    """A key may contain colons; its namespace comes first."""
+    explicit_key = namespaced_key(KeyNamespace.EXPLICIT, text)
+    idempotency_key = namespaced_key(KeyNamespace.IDEMPOTENCY, other, owner="token")
+    assert explicit_key is None or idempotency_key is None or explicit_key != idempotency_key
 
 
 @given(st.sampled_from(KeyNamespace), st.text(), st.text(min_size=1))
 @example(KeyNamespace.OWN, ":", "token")
 def test_a_key_is_shown_as_it_was_given(namespace: KeyNamespace, key: str, owner: str) -> None:
-    """With any text, namespace and owner. Only explicit keys have no owner."""
+    """Any text, namespace and owner is allowed. Only explicit keys have no owner."""
     stored = namespaced_key(namespace, key, owner=None if namespace is KeyNamespace.EXPLICIT else owner)
     assert bare_key(stored) == normalise_key(key)
 

@@ -1,4 +1,4 @@
-"""How many deliveries each receiver gets at once: slow or dead receivers do not delay others."""
+"""The number of concurrent deliveries of a receiver: slow or dead receivers do not delay others."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ names = st.sampled_from([f"https://{number}:443" for number in range(400)])
 health = st.dictionaries(names, st.sampled_from(ReceiverHealth), max_size=400)
 
 
-def filled(due: list[str], known: dict[str, ReceiverHealth], busy: Counter[str]) -> Counter[str]:
-    """Everything given out that there is room for, with as much due to each as it can take."""
+def allocate(due: list[str], health_of: dict[str, ReceiverHealth], busy: Counter[str]) -> Counter[str]:
+    """Return the deliveries in flight after all free slots are given out, with enough due for every
+    receiver.
+    """
     slots = SlotAllocator(
         free=MAX_IN_FLIGHT - busy.total(),
         per_receiver=MAX_PER_RECEIVER,
         busy=busy,
-        health=known,
+        health=health_of,
         limits=CONCURRENCY_LIMITS,
     )
     under_way = Counter(busy)
@@ -40,27 +42,27 @@ def filled(due: list[str], known: dict[str, ReceiverHealth], busy: Counter[str])
 
 
 @given(st.lists(names, unique=True, max_size=400), health)
-def test_prompt_receivers_always_have_slots(due: list[str], known: dict[str, ReceiverHealth]) -> None:
-    """In any order and with any others, some slots are free for prompt receivers."""
-    doubtful = [receiver for receiver in due if known.get(receiver) is not ReceiverHealth.PROMPT]
-    under_way = filled(doubtful, known, Counter())
-    together = Counter[ReceiverHealth]()
+def test_prompt_receivers_always_have_slots(due: list[str], health_of: dict[str, ReceiverHealth]) -> None:
+    """Slots remain free for prompt receivers, in any order and with any others."""
+    doubtful = [receiver for receiver in due if health_of.get(receiver) is not ReceiverHealth.PROMPT]
+    under_way = allocate(doubtful, health_of, Counter())
+    totals = Counter[ReceiverHealth]()
     for receiver, count in under_way.items():
-        together[known.get(receiver, ReceiverHealth.UNKNOWN)] += count
+        totals[health_of.get(receiver, ReceiverHealth.UNKNOWN)] += count
         assert count <= 1
-    assert together[ReceiverHealth.SLOW] <= CONCURRENCY_LIMITS[ReceiverHealth.SLOW].total
-    assert together[ReceiverHealth.UNKNOWN] <= CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].total
+    assert totals[ReceiverHealth.SLOW] <= CONCURRENCY_LIMITS[ReceiverHealth.SLOW].total
+    assert totals[ReceiverHealth.UNKNOWN] <= CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].total
     assert under_way.total() + MAX_IN_FLIGHT // 4 <= MAX_IN_FLIGHT
-    others = {**known, "https://good:443": ReceiverHealth.PROMPT}
-    assert filled(["https://good:443"], others, under_way)["https://good:443"] == MAX_PER_RECEIVER
+    others = {**health_of, "https://good:443": ReceiverHealth.PROMPT}
+    assert allocate(["https://good:443"], others, under_way)["https://good:443"] == MAX_PER_RECEIVER
 
 
 @given(st.lists(names, unique=True, max_size=400), st.integers(0, 400))
 def test_slow_receivers_leave_slots_for_unknown_ones(due: list[str], slow: int) -> None:
     """With any number of dead receivers, a new receiver gets its delivery at once."""
-    known = dict.fromkeys(due[:slow], ReceiverHealth.SLOW)
-    under_way = filled(list(known), known, Counter())
-    assert filled([*known, "https://new:443"], known, under_way)["https://new:443"] == 1
+    health_of = dict.fromkeys(due[:slow], ReceiverHealth.SLOW)
+    under_way = allocate(list(health_of), health_of, Counter())
+    assert allocate([*health_of, "https://new:443"], health_of, under_way)["https://new:443"] == 1
 
 
 @given(
@@ -69,9 +71,9 @@ def test_slow_receivers_leave_slots_for_unknown_ones(due: list[str], slow: int) 
     st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER), max_size=60),
 )
 def test_no_more_than_there_are(
-    due: list[str], known: dict[str, ReceiverHealth], busy: dict[str, int]
+    due: list[str], health_of: dict[str, ReceiverHealth], busy: dict[str, int]
 ) -> None:
-    under_way = filled(due, known, Counter(busy))
+    under_way = allocate(due, health_of, Counter(busy))
     assert under_way.total() <= max(MAX_IN_FLIGHT, sum(busy.values()))
     assert all(under_way[receiver] <= max(MAX_PER_RECEIVER, busy.get(receiver, 0)) for receiver in due)
 
@@ -79,10 +81,10 @@ def test_no_more_than_there_are(
 @given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER)))
 def test_a_receiver_with_no_delivery_in_flight_comes_first(due: list[str], busy: dict[str, int]) -> None:
     slots = SlotAllocator(free=1, per_receiver=1, busy=busy, health={}, limits={})
-    served = [receiver in busy for receiver in slots.idle_first(due)]
-    assert served == sorted(served)
-    assert [each for each in slots.idle_first(due) if each not in busy] == [
-        each for each in due if each not in busy
+    busy_flags = [receiver in busy for receiver in slots.idle_first(due)]
+    assert busy_flags == sorted(busy_flags)
+    assert [receiver for receiver in slots.idle_first(due) if receiver not in busy] == [
+        receiver for receiver in due if receiver not in busy
     ]
 
 

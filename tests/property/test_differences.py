@@ -1,4 +1,4 @@
-"""Differences between a good run and a bad one: none between equal runs, and never a secret's value."""
+"""Differences between a good and a bad run: none between equal runs, and never the value of a secret."""
 
 from __future__ import annotations
 
@@ -37,37 +37,43 @@ def test_the_same_input_differs_in_nothing(given_input: dict[str, Any]) -> None:
 
 @given(objects, objects)
 def test_inputs_differ_by_key_and_no_value_is_shown(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """A payload may hold anything: what is named is where to look."""
-    found = list(compare_inputs(before, after))
+    """A payload may contain secrets, so only the keys are named."""
+    differences = list(compare_inputs(before, after))
     missing = object()
     changed = {
         f"payload.{key}"
         for key in before.keys() | after.keys()
         if before.get(key, missing) != after.get(key, missing)
     }
-    assert {each.what for each in found} == changed
-    words = {word for each in found for word in (each.good, each.now)}
+    assert {difference.what for difference in differences} == changed
+    words = {word for difference in differences for word in (difference.good, difference.now)}
     assert words <= {"given", "a value", "another value", None}
 
 
 @given(objects, objects)
 def test_a_changed_configuration_is_never_passed_over(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Also where only a secret or the plugin's own files changed, which the contents cannot show."""
-    found = list(compare_configs(a_record("a", before), a_record("b", after), ["echo"]))
-    assert found
+    """A change of a secret or of plugin files, which the contents do not show, is reported too."""
+    differences = list(compare_configs(a_record("a", before), a_record("b", after), ["echo"]))
+    assert differences
     assert list(compare_configs(a_record("a", before), a_record("a", after), ["echo"])) == []
     if before == after:
-        assert [each.what for each in found] == ["configuration or plugin files"]
+        assert [difference.what for difference in differences] == ["configuration or plugin files"]
 
 
 def test_runs_are_compared_by_what_the_log_has() -> None:
-    good = a_log_row(stderr="warming up\nmore")
-    assert list(compare_executions(good, good)) == []
-    bad = a_log_row(exit_code=1, stderr="no paper\n", duration=timedelta(seconds=9))
-    differences = {each.what: (each.good, each.now) for each in compare_executions(good, bad)}
+    good_run = a_log_row(stderr="warming up\nmore")
+    assert list(compare_executions(good_run, good_run)) == []
+    bad_run = a_log_row(exit_code=1, stderr="no paper\n", duration=timedelta(seconds=9))
+    differences = {
+        difference.what: (difference.good, difference.now)
+        for difference in compare_executions(good_run, bad_run)
+    }
     assert differences == {
         "exit status": ("0", "1"),
         "first line of stderr": ("warming up", "no paper"),
         "duration": ("1.000s", "9.000s"),
     }
-    assert list(compare_executions(good, a_log_row(stderr="warming up", duration=timedelta(seconds=2)))) == []
+    assert (
+        list(compare_executions(good_run, a_log_row(stderr="warming up", duration=timedelta(seconds=2))))
+        == []
+    )

@@ -1,4 +1,4 @@
-"""The digest of a night is short, whatever happened, and keeps the handles to look further."""
+"""The digest of a night is short, and keeps the ids for further questions."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from ductile.store.model.maintenance import ConfigOrigin
 MAX_TOKENS, BYTES_PER_TOKEN = 1_500, 4
 AT = "2026-11-18T03:00:00Z"
 JOB = "01a1ef51-0287-7408-b91b-98dd4036684b"
-#: As long as names and errors get, with characters of several bytes.
+#: Names and errors of the maximal length, with characters of several bytes.
 _NAMES = st.text(min_size=1, max_size=60)
 _TEXTS = st.text(max_size=120)
-#: More than a digest has: what it does not cut itself, the answer has to.
+#: More entries than a digest has: the answer has to shorten lists that the digest does not.
 _MANY = st.integers(0, 200)
 
 
 @given(name=_NAMES, text=_TEXTS, groups=_MANY, others=_MANY, jobs=st.integers(1, 10**9))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
 def test_a_night_fits_in_1500_tokens(name: str, text: str, groups: int, others: int, jobs: int) -> None:
-    """With the count of all failures, and an example of the first group to call job_explain with."""
+    """The count of all failures and an example of the first group are kept."""
     failed = FailedGroup(
         plugin=name,
         command=name,
@@ -81,10 +81,10 @@ def test_a_night_fits_in_1500_tokens(name: str, text: str, groups: int, others: 
     answer = shorten(compact(digest, row.omit), row.characters)
     assert len(msgspec.json.encode(answer)) <= MAX_TOKENS * BYTES_PER_TOKEN
     assert answer["failed_jobs"] == jobs
-    shown = answer["failed"]
-    assert isinstance(shown, list)
-    assert bool(shown) == bool(groups)
-    assert all(isinstance(each, dict) and each["example"] == JOB for each in shown)
+    shown_groups = answer["failed"]
+    assert isinstance(shown_groups, list)
+    assert bool(shown_groups) == bool(groups)
+    assert all(isinstance(group, dict) and group["example"] == JOB for group in shown_groups)
     assert answer["next"] == [f"job_explain job_id={JOB}"] * 4 or "left_out" in answer
 
 
@@ -96,8 +96,8 @@ def test_a_night_fits_in_1500_tokens(name: str, text: str, groups: int, others: 
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow]
 )
 def test_lists_share_the_room(lengths: dict[str, int], room: int) -> None:
-    """However many entries there are, those that are kept fit, and are the first of their list."""
+    """The kept entries fit, and are the first of their list."""
     sizes = {name: [1 + number % 700 for number in range(length)] for name, length in lengths.items()}
     kept = fit_lists(sizes, room)
-    assert sum(sum(each[: kept[name]]) for name, each in sizes.items()) <= room
-    assert all(0 <= kept[name] <= len(each) for name, each in sizes.items())
+    assert sum(sum(items[: kept[name]]) for name, items in sizes.items()) <= room
+    assert all(0 <= kept[name] <= len(items) for name, items in sizes.items())

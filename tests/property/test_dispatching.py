@@ -29,20 +29,20 @@ TURNS = 8
 
 
 class Request:
-    """A request to the store: submitted, then done, then published and resolved."""
+    """A request to the store: submitted, then executed, then published and resolved."""
 
     def __init__(self, do: Callable[[], object], publish: Callable[[], None] = lambda: None) -> None:
-        self.do = do
+        self.execute = do
         self.publish = publish
-        self.answer: object = None
+        self.result: object = None
         self.error: StoreFullError | None = None
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
-class World:
-    """A store that works in batches, when the test says so; and jobs that it lets end.
+class Simulation:
+    """A store that executes batches and lets jobs end when the test does.
 
-    Like the real one it publishes a whole batch at once, and runs claims last.
+    Like the real store, it publishes a whole batch at once and runs claims last.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -56,8 +56,8 @@ class World:
         self.running: dict[str, asyncio.Event] = {}
         self.children = 0
         self.started: list[str] = []
-        self.made = 0
-        self.most = 0
+        self.created = 0
+        self.max_running = 0
         self.failures: list[BaseException] = []
         self.dispatcher = Dispatcher(
             cast("Store", self),
@@ -87,7 +87,7 @@ class World:
         job_id = claim.job.id
         self.started.append(job_id)
         self.running[job_id] = asyncio.Event()
-        self.most = max(self.most, len(self.running))
+        self.max_running = max(self.max_running, len(self.running))
         await self.running[job_id].wait()
         children = self.children
         on_result()
@@ -96,17 +96,17 @@ class World:
         await end.future
 
     def _end(self, job_id: str, children: int) -> None:
-        """Its children are not published: a claim must still find them."""
+        """End the job without publishing its children: a claim must still find them."""
         del self.running[job_id]
         for _ in range(children):
-            self.queue.append(self._make())
+            self.queue.append(self._create())
 
-    def _make(self) -> str:
-        self.made += 1
-        return str(self.made)
+    def _create(self) -> str:
+        self.created += 1
+        return str(self.created)
 
     def submit(self, _number: int) -> None:
-        job_id = self._make()
+        job_id = self._create()
         self.dispatcher.prepare_claim()
         self.starts.append(
             Request(
@@ -119,23 +119,23 @@ class World:
         self.dispatcher.wake()
 
     def fill(self, _number: int) -> None:
-        """The disk is full for the claims of the next batch."""
+        """Make the disk full for the claims of the next batch."""
         self.is_full = True
 
-    def work(self, _number: int = 0) -> None:
+    def execute_batch(self, _number: int = 0) -> None:
         batch = [*self.ends, *self.starts, *self.claims]
         for request in batch:
             if self.is_full and request in self.claims:
                 request.error = StoreFullError("the disk is full")
             else:
-                request.answer = request.do()
-        for waiting in (self.ends, self.starts, self.claims):
-            waiting.clear()
+                request.result = request.execute()
+        for requests in (self.ends, self.starts, self.claims):
+            requests.clear()
         self.is_full = False
         if batch:
             self.done.append(batch)
 
-    def tell(self, _number: int = 0) -> None:
+    def publish_batch(self, _number: int = 0) -> None:
         batch = self.done.popleft() if self.done else []
         for request in batch:
             if request.error is None:
@@ -144,20 +144,20 @@ class World:
             if request.error is not None:
                 request.future.set_exception(request.error)
                 continue
-            request.future.set_result(request.answer)
+            request.future.set_result(request.result)
 
     def finish(self, number: int, children: int | None = None) -> None:
-        going = [event for event in self.running.values() if not event.is_set()]
-        if going:
+        running_jobs = [event for event in self.running.values() if not event.is_set()]
+        if running_jobs:
             self.children = number % 4 if children is None else children
-            going[number % len(going)].set()
+            running_jobs[number % len(running_jobs)].set()
 
     async def settle_down(self) -> None:
-        """Run every requested action and report it, until none is left."""
+        """Execute and publish requests until none is left."""
         await turns()
         while self.ends or self.starts or self.claims or self.done:
-            self.work()
-            self.tell()
+            self.execute_batch()
+            self.publish_batch()
             await turns()
 
 
@@ -168,7 +168,9 @@ async def turns() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["submit", "wake", "fill", "work", "tell", "finish", "turn", "turns", "turns"]),
+        st.sampled_from(
+            ["submit", "wake", "fill", "execute_batch", "publish_batch", "finish", "turn", "turns", "turns"]
+        ),
         st.integers(0, 11),
     ),
     max_size=60,
@@ -182,20 +184,28 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return compile_snapshot(loaded(config), Discovery(installed={}, refused={}, warnings=()))
 
 
-#: A claim sees nothing; then a job ends that frees one worker and leaves two children.
+#: A claim finds no job. Then a job ends that frees one worker and has two children.
 TWO_CHILDREN = [
-    *("submit", "turns", "work", "tell", "turns"),
-    *("wake", "turns", "work"),
-    *("finish", "turns", "tell", "turns", "work", "tell"),
+    *("submit", "turns", "execute_batch", "publish_batch", "turns"),
+    *("wake", "turns", "execute_batch"),
+    *("finish", "turns", "publish_batch", "turns", "execute_batch", "publish_batch"),
 ]
 
-#: A claim for all workers has seen nothing, and a later job is published in the same turn.
-PUBLISHED_TOGETHER = ["wake", "turns", "work", "submit", "work", "tell", "tell"]
+#: A claim for all workers has found no job, and a later job is published in the same turn.
+PUBLISHED_TOGETHER = [
+    "wake",
+    "turns",
+    "execute_batch",
+    "submit",
+    "execute_batch",
+    "publish_batch",
+    "publish_batch",
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _impatient() -> Iterator[None]:
-    """A full store is asked again in the next turn, not after a second."""
+def _retry_at_once() -> Iterator[None]:
+    """A full store is tried again in the next turn, not after a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatcher, "STORE_RETRY_INTERVAL", timedelta(0))
         yield
@@ -207,25 +217,29 @@ def _impatient() -> Iterator[None]:
 @given(steps=STEPS)
 def test_no_job_is_left_behind(snapshot: Snapshot, steps: list[tuple[str, int]]) -> None:
     async def run() -> None:
-        world = World(snapshot)
-        service = asyncio.create_task(world.dispatcher.run())
+        simulation = Simulation(snapshot)
+        service = asyncio.create_task(simulation.dispatcher.run())
         for step, number in steps:
-            if step == "turn":  # otherwise they happen in the same
+            if step == "turn":  # without it, both steps happen in the same turn
                 await asyncio.sleep(0)
             elif step == "turns":
                 await turns()
             else:
-                getattr(world, step)(number)
-        await world.settle_down()
-        while world.running or world.queue:
-            assert not world.queue or len(world.running) == WORKERS, "a job waits, and a worker is free"
-            world.finish(0, children=0)
-            await world.settle_down()
-        assert sorted(world.started, key=int) == [str(number + 1) for number in range(world.made)]
-        assert world.most <= WORKERS
-        assert not world.failures
-        world.dispatcher.stop()
-        await world.settle_down()
+                getattr(simulation, step)(number)
+        await simulation.settle_down()
+        while simulation.running or simulation.queue:
+            assert not simulation.queue or len(simulation.running) == WORKERS, (
+                "a job waits, and a worker is free"
+            )
+            simulation.finish(0, children=0)
+            await simulation.settle_down()
+        assert sorted(simulation.started, key=int) == [
+            str(number + 1) for number in range(simulation.created)
+        ]
+        assert simulation.max_running <= WORKERS
+        assert not simulation.failures
+        simulation.dispatcher.stop()
+        await simulation.settle_down()
         await service
 
     asyncio.run(run())

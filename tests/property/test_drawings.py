@@ -1,4 +1,4 @@
-"""Whatever the pipeline: its drawings have every step once, and can be read."""
+"""For any pipeline, the drawings have every step once and can be read."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def steps(depth: int) -> st.SearchStrategy[list[dict[str, Any]]]:
 
 @st.composite
 def step(draw: st.DrawFn, depth: int) -> dict[str, Any]:
-    written: dict[str, Any] = {"if": CONDITION} if draw(st.booleans()) else {}
+    step_settings: dict[str, Any] = {"if": CONDITION} if draw(st.booleans()) else {}
     match draw(st.sampled_from(["uses", "uses", "split", "steps"] if depth else ["uses"])):
         case "split":
-            return written | {"split": draw(steps(depth - 1))}
+            return step_settings | {"split": draw(steps(depth - 1))}
         case "steps":
-            return written | {"steps": draw(steps(depth - 1))}
+            return step_settings | {"steps": draw(steps(depth - 1))}
         case _:
             handlers = draw(st.dictionaries(st.sampled_from(["a", 'b"<'] if depth else ["a"]), steps(0)))
-            return written | {"uses": "p", "on_events": handlers}
+            return step_settings | {"uses": "p", "on_events": handlers}
 
 
-GRAPHS = steps(2).map(lambda written: graph_of(*written))
+GRAPHS = steps(2).map(lambda step_list: graph_of(*step_list))
 
 
 def items_of(graph: Graph) -> tuple[TreeStep, ...]:
@@ -53,7 +53,7 @@ def iter_steps(steps: Sequence[TreeStep]) -> Iterator[TreeStep]:
 @given(GRAPHS)
 @settings(max_examples=25)
 def test_the_outline_has_every_step_once_in_the_order_of_the_text(graph: Graph) -> None:
-    """Nesting is found again from where lines go."""
+    """The nesting is derived from the edges."""
     positions = [item.node.position for item in iter_steps(items_of(graph))]
     assert positions == sorted(range(len(graph.nodes)))
 
@@ -68,8 +68,8 @@ def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph
     assert {end for edge in edges for end in edge} <= declared
     reached, waiting = {"start"}, ["start"]
     while waiting:
-        at = waiting.pop()
-        new = {target for source, target in edges if source == at} - reached
+        current = waiting.pop()
+        new = {target for source, target in edges if source == current} - reached
         reached |= new
         waiting += new
     drawn = {f"s{node.position}" for node in graph.nodes.values() if isinstance(node, UseNode | SplitNode)}
@@ -80,7 +80,7 @@ def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph
 @given(GRAPHS)
 @settings(max_examples=25)
 def test_no_box_of_the_picture_covers_another_or_its_text(graph: Graph) -> None:
-    """Readable, at any depth: boxes apart, text inside them, all of it on the paper."""
+    """Boxes do not overlap, text is inside its box, and everything is on the canvas."""
     root = read_svg(to_svg(items_of(graph), "flow", "on go"))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     boxes = [
@@ -89,15 +89,16 @@ def test_no_box_of_the_picture_covers_another_or_its_text(graph: Graph) -> None:
     assert all(
         left >= 0 and top >= 0 and right <= width and bottom <= height for left, top, right, bottom in boxes
     )
-    for number, one in enumerate(boxes):
-        assert not any(_meet(one, other) for other in boxes[number + 1 :])
+    for number, box in enumerate(boxes):
+        assert not any(_overlap(box, other) for other in boxes[number + 1 :])
     texts = [text for text in root.iter(f"{SVG}text") if "middle" in text.attrib["class"]]
     assert len(texts) >= sum(isinstance(node, UseNode) for node in graph.nodes.values())
     for text in texts:
-        half = len(text.text or "") * 7.3 / 2
+        half_width = len(text.text or "") * 7.3 / 2
         x, y = float(text.attrib["x"]), float(text.attrib["y"])
         assert any(
-            left <= x - half and x + half <= right and top < y < bottom for left, top, right, bottom in boxes
+            left <= x - half_width and x + half_width <= right and top < y < bottom
+            for left, top, right, bottom in boxes
         )
 
 
@@ -106,5 +107,5 @@ def _area(box: Element) -> tuple[float, float, float, float]:
     return left, top, left + float(box.attrib["width"]), top + float(box.attrib["height"])
 
 
-def _meet(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(first: tuple[float, float, float, float], second: tuple[float, float, float, float]) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]

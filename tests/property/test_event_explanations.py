@@ -1,4 +1,4 @@
-"""An explanation never disagrees with what publishing the same event does."""
+"""The explanation of an event agrees with the effect of publishing it."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ payloads = st.fixed_dictionaries(
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> list[dict[str, Any]]:
-    found = []
+    drawn_pipelines = []
     for number in range(draw(st.integers(0, 4))):
-        written: dict[str, Any] = {"name": f"flow{number}", "steps": [uses()]}
+        pipeline: dict[str, Any] = {"name": f"flow{number}", "steps": [uses()]}
         if draw(st.booleans()):
-            written["on"] = draw(st.sampled_from(TYPES))
+            pipeline["on"] = draw(st.sampled_from(TYPES))
             sources: tuple[str, ...] = SOURCES
         else:
-            written["on-hook"] = draw(st.sampled_from(Hook)).value
+            pipeline["on-hook"] = draw(st.sampled_from(Hook)).value
             sources = ("p", "q", "flow0") if number else ("p", "q")
         if draw(st.booleans()):
-            written["from_plugin"] = draw(st.sampled_from(sources))
+            pipeline["from_plugin"] = draw(st.sampled_from(sources))
         if (condition := draw(st.sampled_from(CONDITIONS))) is not None:
-            written["if"] = condition
-        written["notify_on_complete"] = draw(st.booleans())
-        found.append(written)
-    return found
+            pipeline["if"] = condition
+        pipeline["notify_on_complete"] = draw(st.booleans())
+        drawn_pipelines.append(pipeline)
+    return drawn_pipelines
 
 
 routes = st.lists(
@@ -72,20 +72,22 @@ routes = st.lists(
 CLAIM = {"name": "claims", "steps": [*claiming("kept")["steps"], uses(None, "q")]}
 
 
-def compiled(written: list[dict[str, Any]], listed: list[dict[str, Any]], notify: bool) -> Policy:
+def compile_policy(
+    pipeline_list: list[dict[str, Any]], route_list: list[dict[str, Any]], notify: bool
+) -> Policy:
     plugins = {"p": {"notify_on_complete": notify}}
-    # Every pipeline may inherit `kept`: one with a source or a hook that cannot carry it is not of interest.
-    for pipeline in written:
+    # Every pipeline may inherit `kept`. Sources and hooks that cannot carry it are left out.
+    for pipeline in pipeline_list:
         if "context.kept" in str(pipeline.get("if")) and (
             "on-hook" in pipeline or pipeline.get("from_plugin") in ("api", "cli")
         ):
             del pipeline["if"]
-    return policy_of(*written, CLAIM, plugins=plugins, routes=listed, service={"max_hops": 3})
+    return policy_of(*pipeline_list, CLAIM, plugins=plugins, routes=route_list, service={"max_hops": 3})
 
 
-def route_values(listed: list[dict[str, Any]]) -> list[EventRoute]:
+def route_values(route_list: list[dict[str, Any]]) -> list[EventRoute]:
     values = []
-    for route in listed:
+    for route in route_list:
         plugin, _, command = route["to"].partition(".")
         values.append(
             EventRoute(
@@ -98,14 +100,18 @@ def route_values(listed: list[dict[str, Any]]) -> list[EventRoute]:
     return values
 
 
-def started(explained: tuple[TargetExplanation, ...], *kinds: TargetKind) -> list[str]:
-    return [each.target for each in explained if each.kind in kinds and each.outcome is StartOutcome.STARTS]
+def started_targets(explained: tuple[TargetExplanation, ...], *kinds: TargetKind) -> list[str]:
+    return [
+        explanation.target
+        for explanation in explained
+        if explanation.kind in kinds and explanation.outcome is StartOutcome.STARTS
+    ]
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    written=pipelines(),
-    listed=routes,
+    pipeline_list=pipelines(),
+    route_list=routes,
     kind=st.sampled_from(TYPES),
     source=st.sampled_from(SOURCES),
     payload=payloads,
@@ -114,8 +120,8 @@ def started(explained: tuple[TargetExplanation, ...], *kinds: TargetKind) -> lis
     notify=st.booleans(),
 )
 def test_the_explanation_of_an_event_is_what_it_starts(
-    written: list[dict[str, Any]],
-    listed: list[dict[str, Any]],
+    pipeline_list: list[dict[str, Any]],
+    route_list: list[dict[str, Any]],
     kind: str,
     source: str,
     payload: dict[str, Any],
@@ -123,28 +129,34 @@ def test_the_explanation_of_an_event_is_what_it_starts(
     hops: int,
     notify: bool,
 ) -> None:
-    """Through routes, pipelines and hooks, at and beyond the limit of hops."""
-    policy = compiled(written, listed, notify)
-    sent = an_event(kind, source=source, payload=payload)
+    """The event goes through routes, pipelines and hooks, at and beyond the limit of hops."""
+    policy = compile_policy(pipeline_list, route_list, notify)
+    sent_event = an_event(kind, source=source, payload=payload)
     producer = EventProducer(submitted_by=SubmittedBy.ROUTE, baggage=baggage, hops=hops)
-    explained = explain_event(producer, sent, route_values(listed), policy)
-    assert len(explained) == len(listed) + len(written), "each route, pipeline and hook is explained once"
-    fanned = fan_out(producer, [IndexedEvent(event=sent)], policy, START, some_rng())
-    real = [f"{job.plugin}.{job.command}" for job in fanned.jobs]
-    real += [f"pipeline:{run.job.command}" for run in fanned.runs]
-    assert started(explained, TargetKind.ROUTE, TargetKind.PIPELINE) == real
-    dropped = [entry for entry in fanned.ledger if entry.kind is LedgerKind.EVENT_DROPPED]
+    explained = explain_event(producer, sent_event, route_values(route_list), policy)
+    assert len(explained) == len(route_list) + len(pipeline_list), (
+        "each route, pipeline and hook is explained once"
+    )
+    fanout = fan_out(producer, [IndexedEvent(event=sent_event)], policy, START, some_rng())
+    fanout_targets = [f"{job.plugin}.{job.command}" for job in fanout.jobs]
+    fanout_targets += [f"pipeline:{run.job.command}" for run in fanout.runs]
+    assert started_targets(explained, TargetKind.ROUTE, TargetKind.PIPELINE) == fanout_targets
+    dropped = [entry for entry in fanout.ledger if entry.kind is LedgerKind.EVENT_DROPPED]
     limited = [
-        each.target
-        for each in explained
-        if each.kind is not TargetKind.HOOK and each.outcome is StartOutcome.HOP_LIMIT
+        explanation.target
+        for explanation in explained
+        if explanation.kind is not TargetKind.HOOK and explanation.outcome is StartOutcome.HOP_LIMIT
     ]
     assert limited == [target for entry in dropped for target in entry.data["targets"]]  # type: ignore[union-attr]
-    for each in explained:
-        event(each.outcome)
-        assert each.reason
-        if each.outcome in (StartOutcome.CONDITION, StartOutcome.OTHER_SOURCE, StartOutcome.OTHER_TYPE):
-            assert each.deciding
+    for explanation in explained:
+        event(explanation.outcome)
+        assert explanation.reason
+        if explanation.outcome in (
+            StartOutcome.CONDITION,
+            StartOutcome.OTHER_SOURCE,
+            StartOutcome.OTHER_TYPE,
+        ):
+            assert explanation.deciding
 
 
 ENDINGS = {
@@ -156,27 +168,29 @@ ENDINGS = {
 
 @settings(max_examples=80, deadline=None)
 @given(
-    written=pipelines(),
+    pipeline_list=pipelines(),
     hook=st.sampled_from(Hook),
     source=st.sampled_from(["p", "q", "flow0"]),
     hops=st.sampled_from([0, 2, 3]),
     notify=st.booleans(),
 )
 def test_the_explanation_of_a_hook_is_what_the_end_of_a_job_starts(
-    written: list[dict[str, Any]], hook: Hook, source: str, hops: int, notify: bool
+    pipeline_list: list[dict[str, Any]], hook: Hook, source: str, hops: int, notify: bool
 ) -> None:
-    policy = compiled(written, [], notify)
+    policy = compile_policy(pipeline_list, [], notify)
     status, timed_out = ENDINGS[hook]
     ending = JobEnding(status=status, timed_out=timed_out, error=None, attempt=1, duration=START - START)
     plugin, command = ("pipeline", source) if source == "flow0" else (source, "handle")
     job = a_job(plugin, command, status=JobStatus.RUNNING, hops=hops, submitted_by=SubmittedBy.API)
-    fired = fire_hooks(job, ending, {}, policy, START, some_rng())
-    payload = fired.runs[0].event.payload if fired.runs else {}
+    fanout = fire_hooks(job, ending, {}, policy, START, some_rng())
+    payload = fanout.runs[0].event.payload if fanout.runs else {}
     producer = EventProducer(submitted_by=SubmittedBy.HOOK, hops=hops + 1)
-    if fired.ledger and not fired.runs:
-        payload = {}  # no condition here depends on the payload of a hook being there
+    if fanout.ledger and not fanout.runs:
+        payload = {}  # no condition here depends on the payload of a hook
     explained = explain_event(producer, an_event(hook, source=source, payload=payload), [], policy)
-    assert started(explained, TargetKind.HOOK) == [f"pipeline:{run.job.command}" for run in fired.runs]
+    assert started_targets(explained, TargetKind.HOOK) == [
+        f"pipeline:{run.job.command}" for run in fanout.runs
+    ]
 
 
 CONFIG = """\
@@ -198,19 +212,21 @@ requests = st.lists(
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(sent=requests)
-def test_publishing_does_what_was_explained(sent: list[tuple[str, dict[str, Any], str | None]]) -> None:
-    """With a real store, keys included; and neither explaining nor a dry run changes it."""
-    asyncio.run(_publish_all(sent))
+@given(publications=requests)
+def test_publishing_does_what_was_explained(
+    publications: list[tuple[str, dict[str, Any], str | None]],
+) -> None:
+    """A real store is used, with dedupe keys; neither an explanation nor a dry run changes it."""
+    asyncio.run(_publish_all(publications))
 
 
-async def _publish_all(sent: list[tuple[str, dict[str, Any], str | None]]) -> None:
+async def _publish_all(publications: list[tuple[str, dict[str, Any], str | None]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         for name in ("echo", "other"):
             a_plugin(Path(directory) / "plugins", name)
         (Path(directory) / "config.yaml").write_text(CONFIG)
         async with open_offline(directory, {}) as context:
-            for kind, payload, key in sent:
+            for kind, payload, key in publications:
                 before = await context.store.list_ledger(after=0, limit=1000)
                 explained = await explain_operation(
                     context, ExplainEvent(type=kind, payload=payload, dedupe_key=key)
@@ -222,11 +238,11 @@ async def _publish_all(sent: list[tuple[str, dict[str, Any], str | None]]) -> No
                 assert (planned.would_start, planned.targets) == (explained.would_start, explained.targets)
                 published = await publish_event(context, request)
                 assert isinstance(published, Published)
-                assert explained.would_start == [each.target for each in published.started]
+                assert explained.would_start == [entry.target for entry in published.started]
                 assert {
-                    each.target: each.duplicate_of for each in explained.targets if each.duplicate_of
-                } == {each.target: each.job_id for each in published.deduplicated}
+                    entry.target: entry.duplicate_of for entry in explained.targets if entry.duplicate_of
+                } == {entry.target: entry.job_id for entry in published.deduplicated}
                 refused = [
-                    each.target for each in explained.targets if each.outcome is StartOutcome.CONDITION
+                    entry.target for entry in explained.targets if entry.outcome is StartOutcome.CONDITION
                 ]
-                assert refused == [f"pipeline:{each.target}" for each in published.dropped]
+                assert refused == [f"pipeline:{entry.target}" for entry in published.dropped]

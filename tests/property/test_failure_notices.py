@@ -1,4 +1,4 @@
-"""Failure notices: no failure is left out, none is told twice, and notices get rarer in a storm."""
+"""Failure notices report every failure once, and become rarer while failures continue."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BAD = (JobStatus.FAILED, JobStatus.DEAD)
 
 
 def instants(seconds: list[float]) -> list[datetime]:
-    return [START + timedelta(seconds=each) for each in sorted(seconds)]
+    return [START + timedelta(seconds=offset) for offset in sorted(seconds)]
 
 
-def simulate(failures: list[datetime]) -> list[tuple[datetime, list[datetime]]]:
-    """The notices of failures at these instants, each with the failures that it tells."""
+def simulate_notices(failures: list[datetime]) -> list[tuple[datetime, list[datetime]]]:
+    """Return the notices of failures at these instants, each with the failures that it reports."""
     window: NoticeWindow | None = None
     notices: list[tuple[datetime, list[datetime]]] = []
     waiting: list[datetime] = []
@@ -51,31 +51,31 @@ def simulate(failures: list[datetime]) -> list[tuple[datetime, list[datetime]]]:
 
 
 @given(st.lists(st.floats(min_value=0, max_value=200_000), min_size=1, max_size=200))
-def test_every_failure_is_told_once(seconds: list[float]) -> None:
+def test_every_failure_is_reported_once(seconds: list[float]) -> None:
     failures = instants(seconds)
-    assert [each for _, told in simulate(failures) for each in told] == failures
+    assert [failure for _, reported in simulate_notices(failures) for failure in reported] == failures
 
 
 @given(st.lists(st.floats(min_value=0, max_value=200_000), min_size=1, max_size=200, unique=True))
 def test_a_failure_waits_at_most_for_the_longest_window_and_notices_keep_a_distance(
     seconds: list[float],
 ) -> None:
-    notices = simulate(instants(seconds))
-    for at, told in notices:
-        assert told[0] <= at <= told[0] + LONGEST_WINDOW
+    notices = simulate_notices(instants(seconds))
+    for at, reported in notices:
+        assert reported[0] <= at <= reported[0] + LONGEST_WINDOW
     for (earlier, _), (later, _) in pairwise(notices):
         assert later - earlier >= FIRST_WINDOW
 
 
 def test_windows_double_while_failures_continue_and_end_after_a_quiet_one() -> None:
     every_second = [START + timedelta(seconds=second) for second in range(8 * 3600)]
-    sent = [at for at, _ in simulate(every_second)]
+    sent = [at for at, _ in simulate_notices(every_second)]
     gaps = [later - earlier for earlier, later in pairwise(sent)]
     minutes = [round(gap.total_seconds() / 60) for gap in gaps]
     assert sent[0] == START
     assert minutes[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
     quiet = sent[-1] + 2 * LONGEST_WINDOW
-    assert simulate([*every_second, quiet])[-1] == (quiet, [quiet])
+    assert simulate_notices([*every_second, quiet])[-1] == (quiet, [quiet])
 
 
 @given(st.floats(min_value=0.001, max_value=1e8))
@@ -107,9 +107,9 @@ groups = st.lists(
     ),
     min_size=1,
     max_size=6,
-    unique_by=lambda each: each[:2],
+    unique_by=lambda group: group[:2],
 ).map(
-    lambda listed: [
+    lambda drawn_groups: [
         FailureGroup(
             plugin=name,
             command="poll",
@@ -119,29 +119,31 @@ groups = st.lists(
             last_at=START + timedelta(seconds=count),
             examples=tuple(a_failure(name, number, reason) for number in range(min(count, MAX_EXAMPLES))),
         )
-        for name, reason, count in listed
+        for name, reason, count in drawn_groups
     ]
 )
 
 
 @given(groups)
-def test_counts_are_exact_and_every_group_has_an_example(listed: list[FailureGroup]) -> None:
-    payload, examples = notice_payload(listed), choose_examples(listed)
-    total = sum(group.count for group in listed)
+def test_counts_are_exact_and_every_group_has_an_example(failure_groups: list[FailureGroup]) -> None:
+    payload, examples = notice_payload(failure_groups), choose_examples(failure_groups)
+    total = sum(group.count for group in failure_groups)
     by_plugin = payload["by_plugin"]
     assert payload["count"] == total
     assert isinstance(by_plugin, dict)
-    assert sum(each["count"] for each in by_plugin.values()) == total  # type: ignore[index,call-overload,misc]
+    assert sum(entry["count"] for entry in by_plugin.values()) == total  # type: ignore[index,call-overload,misc]
     assert len(examples) == min(total, MAX_EXAMPLES)
-    assert {(each.plugin, each.reason) for each in examples} == {(g.plugin, g.reason) for g in listed}
+    assert {(entry.plugin, entry.reason) for entry in examples} == {
+        (group.plugin, group.reason) for group in failure_groups
+    }
     assert isinstance(payload["text"], str)
-    assert all(group.plugin in payload["text"] for group in listed)
+    assert all(group.plugin in payload["text"] for group in failure_groups)
 
 
 @given(st.sampled_from(list(JobStatus)), st.sampled_from(list(JobReason)))
-def test_only_bad_ends_that_nobody_asked_for_are_told(status: JobStatus, reason: JobReason) -> None:
-    told = status in BAD and reason not in EARLY_END_REASONS
-    assert is_reported(a_job(), status, reason) is told
+def test_only_failures_that_were_not_requested_are_reported(status: JobStatus, reason: JobReason) -> None:
+    expected = status in BAD and reason not in EARLY_END_REASONS
+    assert is_reported(a_job(), status, reason) is expected
     assert not is_reported(a_job(run_id="run"), status, reason)
     notice = a_job(submitted_by=SubmittedBy.HOOK, submitted_detail=NOTICE_DETAIL)
     assert not is_reported(notice, status, reason)

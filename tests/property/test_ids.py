@@ -31,17 +31,17 @@ def test_ids_are_uuids_of_version_seven(now: datetime, seed: int) -> None:
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(LAST_EXACT_YEAR, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - the zone is drawn
 def test_an_id_tells_its_millisecond(now: datetime) -> None:
-    """RFC 9562: 48 bits of Unix milliseconds, not one off through floating point while we live."""
+    """RFC 9562: 48 bits of Unix milliseconds, exact in spite of floating point until the year 2200."""
     milliseconds = UUID(make_id(now, some_rng())).int >> 80
     assert milliseconds == (now - EPOCH) // timedelta(milliseconds=1)
 
 
 @given(instants, instants, st.integers(), st.integers())
 def test_ids_sort_by_the_millisecond_they_were_made_in(
-    one: datetime, other: datetime, seed: int, another: int
+    instant: datetime, other_instant: datetime, seed: int, other_seed: int
 ) -> None:
-    first, second = make_id(one, some_rng(seed)), make_id(other, some_rng(another))
-    if other - one >= timedelta(milliseconds=1):
+    first, second = make_id(instant, some_rng(seed)), make_id(other_instant, some_rng(other_seed))
+    if other_instant - instant >= timedelta(milliseconds=1):
         assert first < second
 
 
@@ -52,16 +52,16 @@ def test_ids_made_at_one_instant_differ(now: datetime, seed: int) -> None:
 
 
 def test_every_bit_of_chance_comes_up() -> None:
-    """RFC 9562: all but the version and the variant; a digit cut off would make ids that meet."""
+    """RFC 9562: all bits but version and variant are random; a missing digit would make ids collide."""
     rng, low = some_rng(), (1 << 80) - 1
     ids = [UUID(make_id(EPOCH, rng)).int & low for _ in range(500)]
-    some, every = 0, low
-    for each in ids:
-        some |= each
-        every &= each
+    any_bits, all_bits = 0, low
+    for number in ids:
+        any_bits |= number
+        all_bits &= number
     fixed = (0b1111 << 76) | (0b11 << 62)
-    assert some & ~fixed == low & ~fixed
-    assert every & ~fixed == 0
+    assert any_bits & ~fixed == low & ~fixed
+    assert all_bits & ~fixed == 0
 
 
 @given(zoned)
@@ -72,11 +72,11 @@ def test_a_written_timestamp_is_read_back_as_the_same_instant(instant: datetime)
 
 
 @given(zoned, zoned)
-def test_text_order_is_time_order(one: datetime, other: datetime) -> None:
-    """Whatever their zones."""
-    first, second = format_timestamp(one), format_timestamp(other)
-    assert (first < second) == (one < other)
-    assert (first == second) == (one == other)
+def test_text_order_is_time_order(instant: datetime, other_instant: datetime) -> None:
+    """The zones of the instants do not matter."""
+    first, second = format_timestamp(instant), format_timestamp(other_instant)
+    assert (first < second) == (instant < other_instant)
+    assert (first == second) == (instant == other_instant)
 
 
 @given(zoned)

@@ -28,7 +28,7 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ("now", "2026-11-18T10:30:00+00:00"),
         ("1h", "2026-11-18T09:30:00+00:00"),
@@ -55,8 +55,8 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
         ("2026-10-25 02:30", "2026-10-25T00:30:00+00:00"),
     ],
 )
-def test_examples(text: str, meant: str) -> None:
-    assert parse_instant(text, now=NOW, zone=VIENNA) == datetime.fromisoformat(meant)
+def test_examples(text: str, expected: str) -> None:
+    assert parse_instant(text, now=NOW, zone=VIENNA) == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_examples(text: str, meant: str) -> None:
     ],
 )
 def test_nonsense_is_refused_with_what_is_expected(text: str) -> None:
-    with pytest.raises(InstantError) as refused:
+    with pytest.raises(InstantError) as excinfo:
         parse_instant(text, now=NOW, zone=VIENNA)
-    assert "yesterday" in refused.value.expected
+    assert "yesterday" in excinfo.value.expected
 
 
 @given(st.text(max_size=30), NOWS, ZONES)
@@ -89,7 +89,7 @@ def test_no_text_raises_anything_else(text: str, now: datetime, zone: ZoneInfo) 
 
 @given(NOWS, ZONES)
 def test_today_has_begun_and_yesterday_is_over(now: datetime, zone: ZoneInfo) -> None:
-    """Also where the clocks change at midnight, or a whole day is left out."""
+    """This holds also where the clocks change at midnight or a whole day is left out."""
     yesterday, today, tomorrow = (
         parse_instant(word, now=now, zone=zone) for word in ("yesterday", "today", "tomorrow")
     )
@@ -103,26 +103,26 @@ def test_today_has_begun_and_yesterday_is_over(now: datetime, zone: ZoneInfo) ->
     st.sampled_from(WEEKDAYS),
 )
 def test_a_weekday_is_the_latest_one(now: datetime, zone: ZoneInfo, name: str) -> None:
-    found = parse_instant(name, now=now, zone=zone)
-    assert now - 8 * DAY < found <= now
-    assert found == parse_instant(name[:3], now=now, zone=zone)
+    instant = parse_instant(name, now=now, zone=zone)
+    assert now - 8 * DAY < instant <= now
+    assert instant == parse_instant(name[:3], now=now, zone=zone)
 
 
 @given(NOWS, ZONES, st.times())
 def test_a_time_of_day_is_the_latest_one(now: datetime, zone: ZoneInfo, clock: time) -> None:
-    """At most a day and the change of the clocks ago, and never in the future."""
-    found = parse_instant(f"{clock:%H:%M:%S}", now=now, zone=zone)
-    assert found <= now or now.astimezone(zone).date() == date(2011, 12, 31)
-    assert now - found < 3 * DAY
+    """The instant is at most a day and a clock change ago, and never in the future."""
+    instant = parse_instant(f"{clock:%H:%M:%S}", now=now, zone=zone)
+    assert instant <= now or now.astimezone(zone).date() == date(2011, 12, 31)
+    assert now - instant < 3 * DAY
 
 
 @given(NOWS, ZONES, st.datetimes(datetime(2010, 1, 1), datetime(2030, 1, 1)))  # noqa: DTZ001 - a local time
 def test_a_local_time_is_what_clocks_showed(now: datetime, zone: ZoneInfo, wall: datetime) -> None:
-    """Unless they skipped it: then the instant follows the gap."""
-    found = parse_instant(f"{wall:%Y-%m-%d %H:%M:%S}", now=now, zone=zone)
-    shown = found.astimezone(zone).replace(tzinfo=None)
-    assert shown >= wall.replace(microsecond=0)
-    assert shown - wall.replace(microsecond=0) in (
+    """If the clocks skipped the time, the instant follows the gap."""
+    instant = parse_instant(f"{wall:%Y-%m-%d %H:%M:%S}", now=now, zone=zone)
+    local_time = instant.astimezone(zone).replace(tzinfo=None)
+    assert local_time >= wall.replace(microsecond=0)
+    assert local_time - wall.replace(microsecond=0) in (
         timedelta(0),
         timedelta(minutes=30),
         timedelta(hours=1),

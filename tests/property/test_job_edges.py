@@ -1,4 +1,4 @@
-"""Random lives of a job: whatever happens to it, in any order, it stays on the drawn edges."""
+"""A job stays on the documented transitions for any sequence of outcomes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ductile.core.jobs.model import (
 from ductile.core.jobs.settlement import SettleView, decide_settlement
 from ductile.struct import replace
 
-HAPPENINGS: dict[str, Outcome] = {
+OUTCOMES: dict[str, Outcome] = {
     "ok": ok(),
     "failed": failed(),
     "permanent": failed(permanent=True),
@@ -36,30 +36,32 @@ HAPPENINGS: dict[str, Outcome] = {
 }
 
 
-def after(job: Job, happening: str) -> tuple[Job, tuple[Transition, ...]]:
-    """The job after one happening that its status allows; claims and retries by hand are such too."""
+def apply_outcome(job: Job, outcome_name: str) -> tuple[Job, tuple[Transition, ...]]:
+    """Return the job after one outcome that its status allows; claims and manual retries count as
+    outcomes.
+    """
     if job.status in TERMINAL:
-        if happening != "permanent" or job.status is JobStatus.SUCCEEDED:
+        if outcome_name != "permanent" or job.status is JobStatus.SUCCEEDED:
             return job, ()
         edge = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
         return replace(job, status=JobStatus.QUEUED, attempt=1), (edge,)
-    if job.status is JobStatus.QUEUED and happening not in ("purged", "not_made"):
+    if job.status is JobStatus.QUEUED and outcome_name not in ("purged", "not_made"):
         edge = Transition(from_status=job.status, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
         return replace(job, status=JobStatus.RUNNING, execution=job.execution + 1), (edge,)
     settlement = decide_settlement(
-        SettleView(job=job, state={}), HAPPENINGS[happening], some_policy(), START, some_rng()
+        SettleView(job=job, state={}), OUTCOMES[outcome_name], some_policy(), START, some_rng()
     )
     return replace(job, status=settlement.status, attempt=settlement.attempt), settlement.transitions
 
 
-@given(st.lists(st.sampled_from(sorted(HAPPENINGS)), max_size=40), st.integers(1, 5))
-def test_every_life_is_a_walk_on_the_edges(happenings: list[str], most: int) -> None:
-    job = a_job(status=JobStatus.QUEUED, max_attempts=most)
+@given(st.lists(st.sampled_from(sorted(OUTCOMES)), max_size=40), st.integers(1, 5))
+def test_every_life_is_a_walk_on_the_edges(outcome_names: list[str], max_attempts: int) -> None:
+    job = a_job(status=JobStatus.QUEUED, max_attempts=max_attempts)
     walk: list[Transition] = []
-    for happening in happenings:
-        job, edges = after(job, happening)
+    for outcome_name in outcome_names:
+        job, edges = apply_outcome(job, outcome_name)
         walk += edges
-        assert 1 <= job.attempt <= most
+        assert 1 <= job.attempt <= max_attempts
         assert job.execution == sum(edge.to_status is JobStatus.RUNNING for edge in walk)
     for before, following in pairwise(walk):
         assert before.to_status is following.from_status
@@ -67,8 +69,8 @@ def test_every_life_is_a_walk_on_the_edges(happenings: list[str], most: int) -> 
 
 
 @given(st.integers(1, 8))
-def test_failures_alone_end_a_job_after_all_its_attempts(most: int) -> None:
-    job = a_job(status=JobStatus.QUEUED, max_attempts=most)
+def test_failures_alone_end_a_job_after_all_its_attempts(max_attempts: int) -> None:
+    job = a_job(status=JobStatus.QUEUED, max_attempts=max_attempts)
     while job.status not in TERMINAL:
-        job, _ = after(job, "failed")
-    assert (job.status, job.attempt, job.execution) == (JobStatus.DEAD, most, most)
+        job, _ = apply_outcome(job, "failed")
+    assert (job.status, job.attempt, job.execution) == (JobStatus.DEAD, max_attempts, max_attempts)

@@ -31,7 +31,7 @@ def test_every_beginning_of_an_id_is_one(now: datetime, seed: int, length: int, 
     job_id = make_id(now, Random(seed))
     typed = job_id[:length] if dashes else job_id.replace("-", "")[:length]
     beginning = id_prefix(typed)
-    if beginning is None:  # a dash among the first few leaves too few digits
+    if beginning is None:  # with a dash among the first characters, too few digits are left
         assert len(typed.replace("-", "")) < MIN_ID_DIGITS
     else:
         assert job_id.startswith(beginning)
@@ -47,7 +47,7 @@ def test_whatever_is_typed_is_a_beginning_or_not(text: str) -> None:
 
 @given(MOMENTS, st.integers(), st.integers(MIN_ID_DIGITS, 31), st.booleans())
 def test_every_end_of_an_id_is_one(now: datetime, seed: int, length: int, dashes: bool) -> None:
-    """The converse of the property above."""
+    """The property above holds for ends of ids too."""
     job_id = make_id(now, Random(seed))
     typed = job_id[-length:] if dashes else job_id.replace("-", "")[-length:]
     ending = id_suffix(typed)
@@ -60,7 +60,7 @@ def test_every_end_of_an_id_is_one(now: datetime, seed: int, length: int, dashes
 
 @given(st.text(max_size=40))
 def test_every_text_has_one_meaning(text: str) -> None:
-    """No input raises. `last` never hides an id: no id begins with that word."""
+    """No input raises. `last` hides no id, because no id begins with that word."""
     match parse_reference(text):
         case LatestJob(name=name):
             assert text.strip().lower() == "last" if name is None else text.strip().endswith(f":{name}")

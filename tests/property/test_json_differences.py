@@ -1,4 +1,4 @@
-"""Differences of two JSON values: none for equal ones, and each names a place where they differ."""
+"""Differences of two JSON values: none for equal ones, and each names a path where they differ."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 )
 
 
-def at(value: JsonValue, path: tuple[str, ...]) -> JsonValue | Missing:
-    found: JsonValue | Missing = value
+def value_at(value: JsonValue, path: tuple[str, ...]) -> JsonValue | Missing:
+    current: JsonValue | Missing = value
     for key in path:
-        if isinstance(found, dict):
-            found = found.get(key, MISSING)
-        elif isinstance(found, list) and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(current, dict):
+            current = current.get(key, MISSING)
+        elif isinstance(current, list) and int(key) < len(current):
+            current = current[int(key)]
         else:
             return MISSING
-    return found
+    return current
 
 
 @given(VALUES, VALUES)
@@ -41,30 +41,32 @@ def test_there_is_a_difference_exactly_if_the_values_differ(before: JsonValue, n
 
 @given(VALUES, VALUES)
 def test_a_difference_holds_what_is_at_its_path(before: JsonValue, now: JsonValue) -> None:
-    for each in compare_values(before, now):
-        assert each.before == at(before, each.path)
-        assert each.now == at(now, each.path)
+    for difference in compare_values(before, now):
+        assert difference.before == value_at(before, difference.path)
+        assert difference.now == value_at(now, difference.path)
 
 
 @given(VALUES, VALUES)
 def test_ignoring_every_difference_leaves_none(before: JsonValue, now: JsonValue) -> None:
-    """Also with each position and key written as `*`."""
-    found = [each.path for each in compare_values(before, now)]
-    assert compare_values(before, now, found) == ()
-    assert compare_values(before, now, [("*",) * len(path) for path in found]) == ()
+    """This holds also if each position and key is written as `*`."""
+    paths = [difference.path for difference in compare_values(before, now)]
+    assert compare_values(before, now, paths) == ()
+    assert compare_values(before, now, [("*",) * len(path) for path in paths]) == ()
 
 
 @given(VALUES, VALUES, st.lists(KEYS | st.just("*"), min_size=1, max_size=3))
 def test_a_pattern_adds_no_difference(before: JsonValue, now: JsonValue, pattern: list[str]) -> None:
     ignored = compare_values(before, now, [tuple(pattern)])
-    assert {each.path for each in ignored} <= {each.path for each in compare_values(before, now)}
+    assert {difference.path for difference in ignored} <= {
+        difference.path for difference in compare_values(before, now)
+    }
 
 
 def test_a_pattern_takes_out_everything_below_it() -> None:
     before: JsonValue = {"events": [{"payload": {"at": 1, "n": 1}}, {"payload": {"at": 2}}], "result": 1}
     now: JsonValue = {"events": [{"payload": {"at": 3, "n": 2}}, {"payload": {"at": 4}}], "result": 1}
-    (left,) = compare_values(before, now, [("events", "*", "payload", "at")])
-    assert (left.name, left.before, left.now) == ("events.0.payload.n", 1, 2)
+    (difference,) = compare_values(before, now, [("events", "*", "payload", "at")])
+    assert (difference.name, difference.before, difference.now) == ("events.0.payload.n", 1, 2)
     assert compare_values(before, now, [("events",)]) == ()
 
 

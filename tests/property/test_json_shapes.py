@@ -1,4 +1,4 @@
-"""How two JSON values differ in shape: nothing where only values differ, and every field that does."""
+"""Differences in the shape of two JSON values: none if only values differ, and every changed field."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def test_a_value_has_the_shape_of_itself(value: JsonValue) -> None:
 def test_other_values_of_the_same_types_are_the_same_shape(
     value: dict[str, Any], data: st.DataObject
 ) -> None:
-    def redrawn(one: Any) -> Any:
-        match one:
+    def redraw(node: Any) -> Any:
+        match node:
             case bool() | None:
-                return one
+                return node
             case int():
                 return data.draw(st.integers())
             case str():
                 return data.draw(st.text(max_size=5))
             case list():
-                return [redrawn(item) for item in one]
+                return [redraw(item) for item in node]
             case dict():
-                return {key: redrawn(inner) for key, inner in one.items()}
+                return {key: redraw(inner) for key, inner in node.items()}
 
-    assert compare_shapes(value, redrawn(value)) == ()
+    assert compare_shapes(value, redraw(value)) == ()
 
 
 @given(objects, st.data())
@@ -60,26 +60,26 @@ def test_a_field_that_is_renamed_is_gone_and_new(value: dict[str, Any], data: st
         (("payload", old), FieldChangeKind.REMOVED),
         (("payload", "renamed"), FieldChangeKind.NEW),
     }
-    gone = next(change for change in changes if change.kind is FieldChangeKind.REMOVED)
-    found = likely_rename(changes, gone)
-    assert found is not None
-    assert found.path == ("payload", "renamed")
-    assert breaks_reference(gone, f"payload.{old}")
-    assert breaks_reference(gone, f"payload.{old}.deeper.0")
+    removed = next(change for change in changes if change.kind is FieldChangeKind.REMOVED)
+    rename = likely_rename(changes, removed)
+    assert rename is not None
+    assert rename.path == ("payload", "renamed")
+    assert breaks_reference(removed, f"payload.{old}")
+    assert breaks_reference(removed, f"payload.{old}.deeper.0")
     assert not any(breaks_reference(change, "payload.renamed") for change in changes)
-    assert not breaks_reference(gone, "context.x")
+    assert not breaks_reference(removed, "context.x")
 
 
 @given(values, values)
-def test_a_key_removed_one_way_is_added_the_other_way(one: JsonValue, other: JsonValue) -> None:
-    there, back = compare_shapes(one, other), compare_shapes(other, one)
+def test_a_key_removed_one_way_is_added_the_other_way(first: JsonValue, second: JsonValue) -> None:
+    forward, backward = compare_shapes(first, second), compare_shapes(second, first)
     opposite = {
         FieldChangeKind.REMOVED: FieldChangeKind.NEW,
         FieldChangeKind.NEW: FieldChangeKind.REMOVED,
         FieldChangeKind.TYPE_CHANGED: FieldChangeKind.TYPE_CHANGED,
     }
-    assert {(change.path, opposite[change.kind]) for change in there} == {
-        (change.path, change.kind) for change in back
+    assert {(change.path, opposite[change.kind]) for change in forward} == {
+        (change.path, change.kind) for change in backward
     }
 
 
@@ -87,9 +87,9 @@ def test_a_key_removed_one_way_is_added_the_other_way(one: JsonValue, other: Jso
 def test_the_closest_of_several_is_taken(before: list[JsonValue], now: JsonValue) -> None:
     assert closest_changes([], now) is None
     assert closest_changes([*before, now], now) == ()
-    found = closest_changes(before, now)
-    assert found is not None
-    assert len(found) == min(len(compare_shapes(one, now)) for one in before)
+    changes = closest_changes(before, now)
+    assert changes is not None
+    assert len(changes) == min(len(compare_shapes(candidate, now)) for candidate in before)
 
 
 @given(objects, st.text(min_size=6, max_size=6))
@@ -110,5 +110,5 @@ def test_lists_are_compared_by_their_items() -> None:
     }
     name = next(change for change in changes if change.path[-1] == "name")
     assert breaks_reference(name, "payload.items.0.name")
-    assert likely_rename(changes, name) is None  # two are gone: it is unclear which became `title`
+    assert likely_rename(changes, name) is None  # two fields are gone, and either may be `title`
     assert compare_shapes(before, {"items": []}) == ()

@@ -1,4 +1,4 @@
-"""Which queued jobs wait for a node: those that no live node may run, and no others."""
+"""Jobs that no live node may run wait for a node; others do not."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_the_only_daemon_runs_every_job(groups: list[JobGroup]) -> None:
 
 @given(GROUPS, OFFERS, OFFERS)
 def test_a_node_more_never_holds_or_ends_a_job(
-    groups: list[JobGroup], offers: list[NodeOffer], more: list[NodeOffer]
+    groups: list[JobGroup], offers: list[NodeOffer], added: list[NodeOffer]
 ) -> None:
     before = decide_placement(groups, offers, now=START, max_hold=LONGEST)
-    after = decide_placement(groups, [*offers, *more], now=START, max_hold=LONGEST)
+    after = decide_placement(groups, [*offers, *added], now=START, max_hold=LONGEST)
     assert set(after.hold) <= set(before.hold)
     assert set(after.expire) <= set(before.expire)
     assert set(after.release) >= set(before.release)

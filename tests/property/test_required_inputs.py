@@ -1,4 +1,4 @@
-"""The inputs that a pipeline requires: known before a run, and never too many."""
+"""The required inputs of a pipeline are known before a run, and are never too many."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HAS_A = {"path": "payload.a", "op": "exists"}
 
 @given(condition=conditions, scope=scopes)
 def test_no_run_starts_without_what_is_required(condition: Condition, scope: EvalContext) -> None:
-    """Wherever a condition holds, everything that is said to be required is there."""
+    """If the condition holds, every required input is present."""
     needs = find_required_inputs(Pipeline(name="flow", graph=PLAIN, condition=condition))
     assert needs.required <= needs.known
     if evaluate(condition, scope).is_true:
@@ -46,9 +46,10 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Eva
 )
 def test_a_condition_requires_the_paths_it_reads(condition: Any, required: set[str]) -> None:
     """A missing value is null for eq, neq and in, and false for the others."""
-    written = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
+    pipeline = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
     assert (
-        find_required_inputs(policy_of(written, claiming("a")).pipelines.by_name["flow"]).required == required
+        find_required_inputs(policy_of(pipeline, claiming("a")).pipelines.by_name["flow"]).required
+        == required
     )
 
 
@@ -58,14 +59,14 @@ def test_a_condition_requires_the_paths_it_reads(condition: Any, required: set[s
         ([uses(with_=GREETING)], {"name"}, {"name"}),
         ([uses(with_={"a": ["{payload.x.y}", {"b": "{context.z}"}]})], {"x.y"}, {"x.y"}),
         ([uses(baggage={"kept": "payload.id"})], {"id"}, {"id"}),
-        # What comes later is given what the first step has said.
+        # Later steps get the result of the first step.
         ([uses(), uses(with_=GREETING)], set(), set()),
         ([uses(if_=HAS_A, with_=GREETING)], set(), {"a", "name"}),
         ([uses(if_=HAS_A, with_=GREETING), uses(with_=GREETING)], {"name"}, {"a", "name"}),
         ([split("s", uses("l", with_=GREETING), uses("r", with_={"b": "{payload.b}"}))], {"b", "name"}, ...),
         ([{"steps": [uses(with_=GREETING)]}], {"name"}, {"name"}),
         ([uses(with_={"braces": "{{payload.name}}"})], set(), set()),
-        # The payload of the run is the caller's in every step.
+        # The payload of the run is that of the caller in every step.
         ([uses(), uses(with_={"a": "{run.payload.b} {payload.c}"})], {"b"}, {"b"}),
         ([split("s", uses("l"), uses("r")), uses(baggage={"kept": "run.payload.b.c"})], {"b.c"}, {"b.c"}),
         ([uses(), uses(if_=HAS_A, with_={"a": "{run.payload.b}"})], set(), {"b"}),
@@ -82,7 +83,7 @@ def test_a_condition_requires_the_paths_it_reads(condition: Any, required: set[s
     ],
 )
 def test_first_steps_require_the_paths_they_read(steps: Any, required: set[str], known: Any) -> None:
-    """A path that leads nowhere fails the step that has it."""
+    """A missing path fails the step that refers to it."""
     needs = find_required_inputs(Pipeline(name="flow", graph=graph_of(*steps)))
     assert needs.required == required
     assert needs.known == (required if known is ... else known)
@@ -99,6 +100,6 @@ def test_first_steps_require_the_paths_they_read(steps: Any, required: set[str],
     ],
 )
 def test_first_steps_without_with_get_the_payload_unchanged(steps: Any, plain: str | None) -> None:
-    """Then what that command takes is what the pipeline takes."""
-    found = first_use(graph_of(*steps))
-    assert (None if found is None else found.path) == plain
+    """The input of the command is then the input of the pipeline."""
+    step = first_use(graph_of(*steps))
+    assert (None if step is None else step.path) == plain

@@ -1,4 +1,4 @@
-"""No bytes make the decoder, or the interpretation after it, raise."""
+"""Neither the decoder nor the interpretation raises for any bytes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ENDINGS: st.SearchStrategy[ProcessResult] = st.one_of(
 
 @given(OUTPUTS)
 def test_decoding_always_gives_a_value(stdout: bytes) -> None:
-    """A valid response, or a violation with a message."""
+    """The value is a valid response, or a violation with a message."""
     match decode_response(stdout):
         case ProtocolViolation(message=message):
             assert message
@@ -122,16 +122,16 @@ def test_every_ending_has_one_outcome(ending: ProcessResult) -> None:
         case OutputLimitExceeded():
             assert reason_of(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
         case Exited(output=output) | StoppedOnRequest(output=output):
-            assert_judged_by_answer(outcome, output, stopped=isinstance(ending, StoppedOnRequest))
+            assert_decided_by_response(outcome, output, stopped=isinstance(ending, StoppedOnRequest))
 
 
-def assert_judged_by_answer(outcome: Outcome, output: ProcessOutput, *, stopped: bool) -> None:
-    answer = decode_response(output.stdout)
+def assert_decided_by_response(outcome: Outcome, output: ProcessOutput, *, stopped: bool) -> None:
+    decoded = decode_response(output.stdout)
     config_error = output.status.exit_code == EXIT_CONFIG
-    if isinstance(answer, DecodedResponse) and answer.response.ok:
+    if isinstance(decoded, DecodedResponse) and decoded.response.ok:
         assert isinstance(outcome, Completed)
-    elif isinstance(answer, DecodedResponse):
-        assert reason_of(outcome) == (JobReason.PLUGIN_ERROR, config_error or not answer.response.retry)
+    elif isinstance(decoded, DecodedResponse):
+        assert reason_of(outcome) == (JobReason.PLUGIN_ERROR, config_error or not decoded.response.retry)
     elif stopped:
         assert isinstance(outcome, Requeued)
     else:

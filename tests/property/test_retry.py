@@ -27,10 +27,12 @@ def test_the_delay_is_doubled_from_the_base_with_one_base_of_chance_and_capped(
 
 
 @given(policies, st.integers(1, 100), seeds, seeds)
-def test_a_later_attempt_never_waits_less(policy: RetryPolicy, attempt: int, one: int, other: int) -> None:
-    """For any random numbers: 2^n bases are no less than 2^(n-1) and one more."""
-    earlier = plan_delay(policy, attempt, some_rng(one))
-    later = plan_delay(policy, attempt + 1, some_rng(other))
+def test_a_later_attempt_never_waits_less(
+    policy: RetryPolicy, attempt: int, first_seed: int, second_seed: int
+) -> None:
+    """This holds for any random numbers: 2^n bases are at least 2^(n-1) bases plus one."""
+    earlier = plan_delay(policy, attempt, some_rng(first_seed))
+    later = plan_delay(policy, attempt + 1, some_rng(second_seed))
     assert later >= earlier - timedelta(microseconds=NEARLY)
 
 
@@ -43,7 +45,7 @@ def test_the_defaults_are_half_a_minute_doubling(attempt: int, seed: int) -> Non
 
 @given(seeds)
 def test_chance_is_used(seed: int) -> None:
-    """Two that fail together do not come back together."""
+    """Two jobs that fail together are not retried together."""
     rng = some_rng(seed)
     assert len({plan_delay(RetryPolicy(), 1, rng) for _ in range(5)}) > 1
 

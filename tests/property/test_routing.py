@@ -18,15 +18,15 @@ routes = st.lists(
 
 @given(routes, words, words)
 def test_exact_match_on_source_and_type_in_the_order_given(
-    listed: list[EventRoute], source: str, event_type: str
+    listed_routes: list[EventRoute], source: str, event_type: str
 ) -> None:
-    found = EventRouteTable.of(listed).matching(source, event_type)
-    assert list(found) == [
-        route for route in listed if (route.source, route.event_type) == (source, event_type)
+    matches = EventRouteTable.of(listed_routes).matching(source, event_type)
+    assert list(matches) == [
+        route for route in listed_routes if (route.source, route.event_type) == (source, event_type)
     ]
 
 
 @given(routes)
-def test_a_target_names_plugin_and_command(listed: list[EventRoute]) -> None:
-    for route in listed:
+def test_a_target_names_plugin_and_command(listed_routes: list[EventRoute]) -> None:
+    for route in listed_routes:
         assert route.target == f"{route.plugin}.{route.command}"

@@ -1,8 +1,7 @@
-"""Random pipelines through the real store, against a reading of what was written.
+"""Random pipelines in the real store, compared with an interpreter of the pipeline text.
 
-Whatever the pipeline, whatever its steps answer, in whatever order they end, however often they are tried
-again and wherever the daemon dies: the steps that run are those that the text of the pipeline asks for,
-each once for each line, and the run ends as its lines did.
+Steps respond, fail and end in random order, and the daemon dies at random places. The steps that the
+pipeline defines run once for each token, and the run ends as its tokens did.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ PLUGINS = {
 
 
 def behave(plugin: str, path: str, payload: str) -> Behaviour:
-    """The answer of a step: random, but the same for the same step and payload."""
-    answer = mended(plugin, path, payload)
+    """Return the response of a step: random, but the same for the same step and payload."""
+    behaviour = behave_repaired(plugin, path, payload)
     if plugin == "weak":
         return Behaviour(stdout=None, fails=True)
     if _rng("fails", path, payload).random() < 0.12:
-        return Behaviour(stdout=json.dumps({"status": "error", "error": answer.result}), fails=True)
-    return answer
+        return Behaviour(stdout=json.dumps({"status": "error", "error": behaviour.result}), fails=True)
+    return behaviour
 
 
-def mended(plugin: str, path: str, payload: str) -> Behaviour:
-    """The answer once what made it fail is put right."""
+def behave_repaired(plugin: str, path: str, payload: str) -> Behaviour:
+    """Return the response of a step after the cause of its failure is corrected."""
     rng = _rng(plugin, path, payload)
     name = f"{path}#{rng.randrange(1 << 30):x}"
     count = rng.choice([0, 0, 1, 1, 1, 2, 3])
@@ -69,52 +68,52 @@ def _rng(*parts: str) -> Random:
     return Random(hashlib.sha256("\0".join(parts).encode()).digest())
 
 
-def outcome_of(claim: ClaimedJob, rng: Random, *, well: bool) -> Outcome:
-    """The outcome of this execution, which may not be the last of the step."""
+def outcome_of(claim: ClaimedJob, rng: Random, *, repaired: bool) -> Outcome:
+    """Return the outcome of this execution, which may not be the last of the step."""
     job = claim.job
-    given = (job.plugin, job.step_path or "", canonical(payload_of(claim)))
-    answer = mended(*given) if well else behave(*given)
+    step_input = (job.plugin, job.step_path or "", canonical(payload_of(claim)))
+    behaviour = behave_repaired(*step_input) if repaired else behave(*step_input)
     if rng.random() < 0.1:
         return Requeued()
-    if answer.stdout is None:
+    if behaviour.stdout is None:
         return failed(stdout=None)
-    if not well and rng.random() < 0.1:
+    if not repaired and rng.random() < 0.1:
         return failed(stdout=None) if rng.random() < 0.5 else timed_out()
-    if answer.fails:
-        return failed(permanent=True, stdout=answer.stdout)
-    events = [emitted(kind, payload) for kind, payload in answer.events]
-    return ok(*events, result=answer.result, stdout=answer.stdout)
+    if behaviour.fails:
+        return failed(permanent=True, stdout=behaviour.stdout)
+    events = [emitted(kind, payload) for kind, payload in behaviour.events]
+    return ok(*events, result=behaviour.result, stdout=behaviour.stdout)
 
 
 @dataclass(slots=True)
-class Drive:
-    """One run from its start to its end, with every random mishap."""
+class RunDriver:
+    """A driver of one run from its start to its end, with crashes, cancels and retries."""
 
     factory: StoreFactory
     policy: Policy
     rng: Random
     crashes: float
-    #: No step fails any more, for good or for a while.
-    well: bool = False
-    #: How often the run, or a step of it, is cancelled.
-    meddling: float = 0
-    #: What each job was given, by its id.
-    given: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    #: Whether no step fails any more.
+    repaired: bool = False
+    #: The probability of a cancel or a retry before each claim.
+    interference: float = 0
+    #: The input of each job, by its id.
+    inputs: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
     async def run(self, payload: dict[str, Any]) -> tuple[Store, str]:
         store = await self.factory.open()
         run = a_new_run(self.policy, payload)
-        answer = await enqueue_run(store, self.policy, run)
-        assert isinstance(answer, Accepted)
-        return await self.go_on(store, run.job.id), run.job.id
+        result = await enqueue_run(store, self.policy, run)
+        assert isinstance(result, Accepted)
+        return await self.continue_run(store, run.job.id), run.job.id
 
-    async def go_on(self, store: Store, run_id: str) -> Store:
-        """To the end of the run."""
+    async def continue_run(self, store: Store, run_id: str) -> Store:
+        """Continue the run to its end."""
         for _ in range(MOST_JOBS * 40):
-            store = await self._perhaps_die(store)
+            store = await self._maybe_crash(store)
             if (await stored(store, run_id)).status in TERMINAL:
                 return store
-            await self._perhaps_meddle(store, run_id)
+            await self._maybe_interfere(store, run_id)
             claims = await claim_all(store, limit=self.rng.randint(1, 5))
             if not claims:
                 self.factory.clock.advance(minutes=2)
@@ -124,75 +123,77 @@ class Drive:
             store = await self._settle(store, claims)
         raise AssertionError("the run does not end")
 
-    async def _perhaps_die(self, store: Store) -> Store:
-        return await self._die() if self.rng.random() < self.crashes else store
+    async def _maybe_crash(self, store: Store) -> Store:
+        return await self._crash() if self.rng.random() < self.crashes else store
 
-    async def _die(self) -> Store:
-        self.factory.clock.advance(seconds=1)  # the generator of a test starts again, and ids must differ
+    async def _crash(self) -> Store:
+        self.factory.clock.advance(seconds=1)  # the random generator starts again, and ids must differ
         store = await self.factory.reopen()
         while (await store.recover(self.policy)).more:
             pass
         return store
 
-    async def _perhaps_meddle(self, store: Store, run_id: str) -> None:
-        if self.rng.random() >= self.meddling:
+    async def _maybe_interfere(self, store: Store, run_id: str) -> None:
+        if self.rng.random() >= self.interference:
             return
         if self.rng.random() < 0.5:
             while (await store.cancel(run_id, self.policy)).more:
                 pass
-        bad = [job for job in await all_members(store, run_id) if job.status in BAD]
-        if bad:
-            await store.retry(self.rng.choice(bad).id, self.policy)
+        failed_jobs = [job for job in await all_members(store, run_id) if job.status in BAD]
+        if failed_jobs:
+            await store.retry(self.rng.choice(failed_jobs).id, self.policy)
 
     async def _settle(self, store: Store, claims: list[ClaimedJob]) -> Store:
         self.rng.shuffle(claims)
         for claim in claims:
-            self._note(claim)
+            self._record_input(claim)
         if self.rng.random() < 0.5:  # two branches that end at the same instant meet in the store
-            answers = await asyncio.gather(*(self._end(store, claim) for claim in claims))
-            assert all(isinstance(answer, Settled) for answer in answers)
+            results = await asyncio.gather(*(self._end(store, claim) for claim in claims))
+            assert all(isinstance(result, Settled) for result in results)
             return store
         for claim in claims:
             if self.rng.random() < self.crashes:
-                return await self._die()  # the rest of them still run, and are found so
+                return await self._crash()  # the other jobs still run, and recovery finds them
             assert isinstance(await self._end(store, claim), Settled)
         return store
 
     async def _end(self, store: Store, claim: ClaimedJob) -> object:
-        outcome = outcome_of(claim, self.rng, well=self.well)
+        outcome = outcome_of(claim, self.rng, repaired=self.repaired)
         return await store.settle(claim.job, outcome, self.policy)
 
-    def _note(self, claim: ClaimedJob) -> None:
-        given = (claim.job.step_path or "", canonical(payload_of(claim)), canonical(claim.baggage))
-        assert self.given.setdefault(claim.job.id, given) == given, "a retry was given something else"
+    def _record_input(self, claim: ClaimedJob) -> None:
+        step_input = (claim.job.step_path or "", canonical(payload_of(claim)), canonical(claim.baggage))
+        assert self.inputs.setdefault(claim.job.id, step_input) == step_input, (
+            "a retry was given something else"
+        )
 
 
-async def check(
+async def check_run(
     pipelines: list[dict[str, Any]], payload: dict[str, Any], expected: ExpectedRun, seed: int
 ) -> None:
     rng = Random(seed)
     policy = policy_of(*pipelines, plugins=PLUGINS)
-    # A crash is simulated by opening the store again, so nothing has to reach a disk.
+    # A crash is simulated by opening the store again, so the disk is not needed.
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, directory=Path(directory), clock=Clock())
-        drive = Drive(factory, policy, rng, crashes=rng.choice([0, 0.05, 0.2]))
+        driver = RunDriver(factory, policy, rng, crashes=rng.choice([0, 0.05, 0.2]))
         try:
-            store, run_id = await drive.run(payload)
-            await compare(store, run_id, drive, expected)
+            store, run_id = await driver.run(payload)
+            await compare(store, run_id, driver, expected)
             await factory.check_invariants()
         finally:
             await factory.close()
 
 
-async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun) -> None:
+async def compare(store: Store, run_id: str, driver: RunDriver, expected: ExpectedRun) -> None:
     record = await store.get_run(run_id)
     assert record is not None
-    assert Counter(drive.given.values()) == expected.executions
-    made = [job for job in record.steps if job.id in drive.given]
-    unmade = [job for job in record.steps if job.id not in drive.given]
-    assert len(made) == expected.executions.total()
-    assert Counter(job.step_path for job in unmade) == expected.unmade
-    assert {job.reason for job in unmade} <= {JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE}
+    assert Counter(driver.inputs.values()) == expected.executions
+    executed = [job for job in record.steps if job.id in driver.inputs]
+    not_created = [job for job in record.steps if job.id not in driver.inputs]
+    assert len(executed) == expected.executions.total()
+    assert Counter(job.step_path for job in not_created) == expected.unmade
+    assert {job.reason for job in not_created} <= {JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE}
     assert all(job.status in TERMINAL for job in record.steps)
     notes = [note.data for note in record.ledger_entries if note.kind is LedgerKind.CONDITION_FALSE]
     assert Counter(note["step"] for note in notes if "error" not in note) == expected.bypassed
@@ -202,25 +203,27 @@ async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun
     assert last.result == expected.result
 
 
-async def check_again(
+async def check_retried_run(
     pipelines: list[dict[str, Any]], payload: dict[str, Any], expected: ExpectedRun, seed: int
 ) -> None:
-    """Let a run fail and be cancelled, and retry it until everything in it is well."""
+    """Let a run fail and be cancelled, and retry it until every step has succeeded."""
     rng = Random(seed)
     policy = policy_of(*pipelines, plugins=PLUGINS)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, directory=Path(directory), clock=Clock())
-        drive = Drive(factory, policy, rng, crashes=rng.choice([0, 0.1]), meddling=rng.choice([0, 0.1, 0.3]))
+        driver = RunDriver(
+            factory, policy, rng, crashes=rng.choice([0, 0.1]), interference=rng.choice([0, 0.1, 0.3])
+        )
         try:
-            store, run_id = await drive.run(payload)
+            store, run_id = await driver.run(payload)
             for _ in range(2):
                 if await store.retry(run_id, policy) is RetryResult.QUEUED:
-                    store = await drive.go_on(store, run_id)
-            drive.well, drive.meddling = True, 0
-            # More than once, if need be: crashes alone can use up the attempts of a step.
+                    store = await driver.continue_run(store, run_id)
+            driver.repaired, driver.interference = True, 0
+            # Crashes alone can use up the attempts of a step, so the run may need several retries.
             while await store.retry(run_id, policy) is RetryResult.QUEUED:
-                store = await drive.go_on(store, run_id)
-            await compare(store, run_id, drive, expected)
+                store = await driver.continue_run(store, run_id)
+            await compare(store, run_id, driver, expected)
             await factory.check_invariants()
         finally:
             await factory.close()
@@ -230,7 +233,7 @@ async def check_again(
 def cases(
     draw: st.DrawFn, behaviour: Callable[[str, str, str], Behaviour] = behave, *, joins_fail: bool = True
 ) -> tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun]:
-    """Pipelines, what a run begins with, and what has to come of it."""
+    """Return pipelines, the payload of a run, and its expected result."""
     pipelines = draw(written_pipelines())
     if not joins_fail:
         pipelines = json.loads(json.dumps(pipelines).replace('"always"', '"succeeded"'))
@@ -245,14 +248,14 @@ def cases(
     return pipelines, payload, expected
 
 
-def note_what_it_was(expected: ExpectedRun) -> None:
+def note_features(expected: ExpectedRun) -> None:
     event(f"the run ends {expected.reason}")
-    for name, there in (
+    for name, is_present in (
         ("joins", expected.joins),
         ("bypasses", expected.bypassed),
         ("unmade steps", expected.unmade),
     ):
-        if there:
+        if is_present:
             event(name)
     jobs = expected.jobs
     event(f"jobs: {'0' if not jobs else '1-5' if jobs < 6 else '6-20' if jobs < 21 else 'many'}")
@@ -269,26 +272,26 @@ FORM = settings(
 def test_a_run_does_what_its_pipeline_says(
     case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
-    """Each step once for each line, joins once, and the right end, crash or not."""
+    """Each step runs once for each token, splits join once, and the end is right, also after crashes."""
     pipelines, payload, expected = case
     note(json.dumps(pipelines))
-    note_what_it_was(expected)
-    asyncio.run(check(pipelines, payload, expected, seed))
+    note_features(expected)
+    asyncio.run(check_run(pipelines, payload, expected, seed))
 
 
 @settings(FORM, max_examples=80)
-@given(case=cases(mended, joins_fail=False), seed=st.integers(0, 1 << 32))
-def test_a_run_that_is_retried_comes_to_what_it_would_have_come_to(
+@given(case=cases(behave_repaired, joins_fail=False), seed=st.integers(0, 1 << 32))
+def test_a_retried_run_ends_like_a_run_without_failures(
     case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
-    """Whatever failed, and whenever it was cancelled, nothing of it is lost or done twice.
+    """No step is lost or repeated, whatever failed or was cancelled.
 
-    Splits that go on without a branch that failed are left out: the steps after them have seen the failure.
+    Splits that continue after a failed branch are left out, because their next steps have seen the failure.
     """
     pipelines, payload, expected = case
     note(json.dumps(pipelines))
-    note_what_it_was(expected)
-    asyncio.run(check_again(pipelines, payload, expected, seed))
+    note_features(expected)
+    asyncio.run(check_retried_run(pipelines, payload, expected, seed))
 
 
 @pytest.mark.slow
@@ -298,18 +301,18 @@ def test_a_run_that_is_retried_comes_to_what_it_would_have_come_to(
 def test_thousands_of_runs_do_what_their_pipelines_say(
     case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
-    """The nightly form."""
+    """This is the nightly form."""
     pipelines, payload, expected = case
-    asyncio.run(check(pipelines, payload, expected, seed))
+    asyncio.run(check_run(pipelines, payload, expected, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @settings(FORM, max_examples=3000)
-@given(case=cases(mended, joins_fail=False), seed=st.integers(0, 1 << 32))
-def test_thousands_of_retried_runs_come_to_what_they_would_have_come_to(
+@given(case=cases(behave_repaired, joins_fail=False), seed=st.integers(0, 1 << 32))
+def test_thousands_of_retried_runs_end_like_runs_without_failures(
     case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
-    """The nightly form."""
+    """This is the nightly form."""
     pipelines, payload, expected = case
-    asyncio.run(check_again(pipelines, payload, expected, seed))
+    asyncio.run(check_retried_run(pipelines, payload, expected, seed))

@@ -1,4 +1,4 @@
-"""Why a schedule does not run: one cause for all that can be the case, and never a lie."""
+"""The diagnosis names one true cause for every situation in which a schedule does not run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ from ductile.core.schedules.admission import (
 from ductile.core.schedules.rule import IfRunning
 from ductile.struct import replace
 
-WELL = {ScheduleCause.LAST_FAILED, ScheduleCause.LAST_SKIPPED, ScheduleCause.FINISHED, ScheduleCause.ON_TIME}
+WITHOUT_OBSTACLE = {
+    ScheduleCause.LAST_FAILED,
+    ScheduleCause.LAST_SKIPPED,
+    ScheduleCause.FINISHED,
+    ScheduleCause.ON_TIME,
+}
 STANDING = {
     ScheduleCause.NOT_CONFIGURED,
     ScheduleCause.PLUGIN_DISABLED,
@@ -72,7 +77,7 @@ situations = st.builds(
 def test_a_schedule_without_obstacle_would_start(facts: ObservedSchedule) -> None:
     """If no obstacle is reported, the scheduler would start the run."""
     cause = decide_cause(facts)
-    if cause in WELL:
+    if cause in WITHOUT_OBSTACLE:
         assert facts.enabled
         assert not facts.refused
         assert not facts.paused
@@ -84,7 +89,7 @@ def test_a_schedule_without_obstacle_would_start(facts: ObservedSchedule) -> Non
 
 @given(situations)
 def test_the_reason_of_a_skip_is_the_cause(facts: ObservedSchedule) -> None:
-    """The words of the ledger and of the explanation are the same."""
+    """The ledger and the explanation use the same words."""
     cause = decide_cause(facts)
     if cause not in STANDING and facts.conditions is not None:
         verdict = decide_admission(facts.conditions, facts.view, facts.now)
@@ -93,8 +98,8 @@ def test_the_reason_of_a_skip_is_the_cause(facts: ObservedSchedule) -> None:
 
 @given(situations)
 def test_removing_the_cause_leads_on_to_another(facts: ObservedSchedule) -> None:
-    """An obstacle that was dealt with is not named again."""
-    mended = {
+    """A cause that was removed is not named again."""
+    remedies = {
         ScheduleCause.PLUGIN_DISABLED: {"enabled": True},
         ScheduleCause.PLUGIN_REFUSED: {"refused": False},
         ScheduleCause.PAUSED: {"paused": False},
@@ -105,9 +110,9 @@ def test_removing_the_cause_leads_on_to_another(facts: ObservedSchedule) -> None
         ScheduleCause.LAST_SKIPPED: {"last_skipped": False},
     }
     cause = decide_cause(facts)
-    if cause in mended:
+    if cause in remedies:
         order = list(ScheduleCause)
-        after = decide_cause(replace(facts, **mended[cause]))  # type: ignore[arg-type]  # fields of the table above
+        after = decide_cause(replace(facts, **remedies[cause]))  # type: ignore[arg-type]  # fields of the table above
         assert order.index(after) > order.index(cause)
 
 
@@ -154,9 +159,9 @@ def test_one_obstacle_alone_is_the_cause(cause: ScheduleCause) -> None:
     assert decide_cause(replace(FINE, **OBSTACLES[cause])) is cause
 
 
-@given(st.sets(st.sampled_from([each for each in OBSTACLES if each is not ScheduleCause.FINISHED])))
+@given(st.sets(st.sampled_from([cause for cause in OBSTACLES if cause is not ScheduleCause.FINISHED])))
 def test_of_several_obstacles_the_first_is_named(causes: set[ScheduleCause]) -> None:
-    """In the order in which removing them helps."""
+    """The order is that in which removing the causes helps."""
     facts = FINE
     for cause in sorted(causes, key=list(ScheduleCause).index, reverse=True):
         facts = replace(facts, **OBSTACLES[cause])

@@ -1,4 +1,4 @@
-"""Schedules over simulated years: strictly forward, nothing twice, nothing left out."""
+"""Schedules over simulated years move strictly forward, repeat no occurrence and omit none."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ seeds = st.integers(0, 2**32)
 def test_the_next_time_is_strictly_later_and_there_is_none_between(
     expression: str, zone: str, instant: datetime
 ) -> None:
-    """Asked from anywhere before it, the answer is the same."""
+    """The next time is the same from every earlier instant."""
     table = CronTable(expression=expression, timezone=zone)
     following = table.next_after(instant)
     assert following is not None
@@ -73,7 +73,7 @@ def test_the_next_time_is_strictly_later_and_there_is_none_between(
 @given(zones, st.integers(0, 23), st.integers(0, 59))
 @settings(max_examples=60)
 def test_a_named_time_runs_once_on_every_day_of_the_year(zone: str, hour: int, minute: int) -> None:
-    """Also on the days on which it does not exist, or comes twice."""
+    """This holds on days on which the time does not exist or occurs twice."""
     table = cron(f"{minute} {hour} * * *", zone)
     start = instant_of_wall_time(datetime(2026, 1, 1), ZoneInfo(zone)) - timedelta(microseconds=1)  # noqa: DTZ001
     first = first_occurrence(table, now=start, started_at=start, rng=Random(1))
@@ -93,25 +93,25 @@ def test_calendar_steps_go_forward(zone: str, interval: CalendarStep, instant: d
 
 
 def simulate(rule: ScheduleRule, downtimes: list[tuple[float, float]], rng: Random) -> list[Occurrence]:
-    """A year of a daemon that is down at times: woken at each start, and accounting for all that is due."""
+    """Return the rows of a year of a daemon with downtimes, which plans at each start."""
     rows: list[Occurrence] = []
-    workspace_now = first_occurrence(rule, now=YEAR, started_at=YEAR, rng=rng)
-    outages = [(YEAR + timedelta(days=day), YEAR + timedelta(days=day + long)) for day, long in downtimes]
+    upcoming = first_occurrence(rule, now=YEAR, started_at=YEAR, rng=rng)
+    outages = [(YEAR + timedelta(days=day), YEAR + timedelta(days=day + length)) for day, length in downtimes]
     armed = YEAR
-    while workspace_now is not None and workspace_now.start_at < NEXT_YEAR:
-        now = workspace_now.start_at
+    while upcoming is not None and upcoming.start_at < NEXT_YEAR:
+        now = upcoming.start_at
         for begin, end in outages:
             if begin <= now < end:
                 now = armed = end
-        plan = plan_due(rule, workspace_now, now=now, active_since=armed, paused=False, rng=rng)
+        plan = plan_due(rule, upcoming, now=now, active_since=armed, paused=False, rng=rng)
         assert plan is not None
-        rows += recorded(plan)
-        assert plan.next_occurrence != workspace_now
-        workspace_now = plan.next_occurrence
+        rows += rows_of_plan(plan)
+        assert plan.next_occurrence != upcoming
+        upcoming = plan.next_occurrence
     return rows
 
 
-def recorded(plan: DuePlan) -> list[Occurrence]:
+def rows_of_plan(plan: DuePlan) -> list[Occurrence]:
     return [
         Occurrence(
             plugin="p",
@@ -163,19 +163,21 @@ policy = st.builds(
 def test_over_a_year_with_clock_changes_every_occurrence_is_accounted_for_once(
     rule: ScheduleRule, downtimes: list[tuple[float, float]], seed: int
 ) -> None:
-    """Whatever the windows, the jitter, the downtimes and the policy."""
+    """This holds for any windows, jitter, downtimes and `catch_up`."""
     rows = simulate(rule, downtimes, Random(seed))
     if not rows:
         return
     last = rows[-1].until_at
     assert last is not None
     assert find_gaps(rows, rule, since=rows[0].nominal_at, until=last) == ()
-    # The same without the check's own arithmetic: the rows count what the expression counts.
+    # The count of the expression is independent of the arithmetic of the check.
     first = first_occurrence(rule, now=YEAR, started_at=YEAR, rng=Random(seed))
     assert first is not None
     assert rows[0].nominal_at == first.nominal_at
-    named = sum(1 for _ in takewhile(lambda at: at <= last, nominal_instants_from(rule, first.nominal_at)))
-    assert sum(row.count for row in rows) == named
+    expected_count = sum(
+        1 for _ in takewhile(lambda at: at <= last, nominal_instants_from(rule, first.nominal_at))
+    )
+    assert sum(row.count for row in rows) == expected_count
     assert all((a.until_at or a.nominal_at) < b.nominal_at for a, b in pairwise(rows))
 
 
@@ -184,7 +186,7 @@ def test_over_a_year_with_clock_changes_every_occurrence_is_accounted_for_once(
 def test_no_run_is_planned_where_none_is_allowed(
     rule: ScheduleRule, downtimes: list[tuple[float, float]], seed: int
 ) -> None:
-    """Hours and days that are excluded stay without runs."""
+    """Excluded hours and days have no runs."""
     for row in simulate(rule, downtimes, Random(seed)):
         if row.job_id is None:
             continue
@@ -197,7 +199,7 @@ def test_no_run_is_planned_where_none_is_allowed(
 def test_jitter_stays_within_its_span_and_within_the_window(
     zone: str, window: DailyWindow | None, nominal: datetime, jitter: int, seed: int
 ) -> None:
-    """Half to either side; it cannot push a run out of its window."""
+    """Half of the jitter is on either side, and no run leaves its window."""
     rule = ScheduleRule(
         trigger=Every(interval=timedelta(hours=1)),
         timezone=zone,
@@ -217,7 +219,7 @@ def test_jitter_stays_within_its_span_and_within_the_window(
 def test_an_interval_is_never_planned_beyond_its_bounds(
     interval: int, jitter: int, ended: datetime, seed: int
 ) -> None:
-    """Never beyond now + interval + jitter/2, and never into the past."""
+    """The start is at most now + interval + jitter/2, and never in the past."""
     rule = ScheduleRule(trigger=Every(interval=timedelta(seconds=interval)), jitter=timedelta(seconds=jitter))
     occurrence = occurrence_after_run(rule, ended_at=ended, rng=Random(seed))
     assert occurrence is not None
@@ -232,29 +234,29 @@ def test_an_interval_is_never_planned_beyond_its_bounds(
     st.sampled_from(list(CatchUp)),
 )
 def test_missed_intervals_are_counted_exactly(
-    interval: timedelta, behind: timedelta, catch_up: CatchUp
+    interval: timedelta, delay: timedelta, catch_up: CatchUp
 ) -> None:
-    """1 + floor((now - next) / interval), however it is cut into pieces."""
+    """The number is 1 + floor((now - next) / interval), in any number of plans."""
     rule = ScheduleRule(trigger=Every(interval=interval), catch_up=catch_up)
-    now = YEAR + behind
-    workspace_now: PlannedOccurrence | None = PlannedOccurrence(nominal_at=YEAR, start_at=YEAR)
+    now = YEAR + delay
+    upcoming: PlannedOccurrence | None = PlannedOccurrence(nominal_at=YEAR, start_at=YEAR)
     rows: list[Occurrence] = []
     armed = now + timedelta(microseconds=1)
-    while workspace_now is not None and (
-        plan := plan_due(rule, workspace_now, now=now, active_since=armed, paused=False, rng=Random(1))
+    while upcoming is not None and (
+        plan := plan_due(rule, upcoming, now=now, active_since=armed, paused=False, rng=Random(1))
     ):
-        rows += recorded(plan)
-        workspace_now = plan.next_occurrence
-    missed = 1 + behind // interval
+        rows += rows_of_plan(plan)
+        upcoming = plan.next_occurrence
+    missed = 1 + delay // interval
     assert sum(row.count for row in rows) == missed
-    ran = sum(row.job_id is not None for row in rows)
-    assert ran == {CatchUp.SKIP: 0, CatchUp.RUN_ONCE: 1, CatchUp.RUN_ALL: min(missed, 100)}[catch_up]
-    assert workspace_now is not None
-    assert now < workspace_now.nominal_at <= now + interval
+    run_count = sum(row.job_id is not None for row in rows)
+    assert run_count == {CatchUp.SKIP: 0, CatchUp.RUN_ONCE: 1, CatchUp.RUN_ALL: min(missed, 100)}[catch_up]
+    assert upcoming is not None
+    assert now < upcoming.nominal_at <= now + interval
 
 
-class _Starved:
-    """A schedule whose scheduler and whose runs come to their turn whenever they please."""
+class _StarvedDaemon:
+    """A schedule whose scheduler and whose runs act at arbitrary times."""
 
     def __init__(self, rule: ScheduleRule, seed: int) -> None:
         self.rule = rule
@@ -276,7 +278,7 @@ class _Starved:
         if plan is None:
             return
         may_start = not self.live or self.rule.if_running is IfRunning.QUEUE or plan.is_catch_up
-        for row in recorded(plan):
+        for row in rows_of_plan(plan):
             if row.job_id is None:
                 self.rows.append(row)
             elif may_start:
@@ -301,7 +303,7 @@ class _Starved:
             next_occurrence=self.occurrence,
         )
         settlement = decide_settlement(view, ok(), self.policy, self.now, self.rng)
-        self.rows += recorded(DuePlan(items=settlement.skipped, next_occurrence=None))
+        self.rows += rows_of_plan(DuePlan(items=settlement.skipped, next_occurrence=None))
         self.occurrence = settlement.next_occurrence or self.occurrence
 
 
@@ -321,7 +323,7 @@ def test_an_interval_is_accounted_for_however_late_the_planner_comes(
     turns: list[tuple[str, float]],
     seed: int,
 ) -> None:
-    """A starved daemon settles a run before it has looked at what fell due meanwhile."""
+    """A starved daemon settles a run before it has planned the occurrences that were due meanwhile."""
     rule = ScheduleRule(
         trigger=Every(interval=timedelta(seconds=60)),
         jitter=timedelta(seconds=jitter),
@@ -329,7 +331,7 @@ def test_an_interval_is_accounted_for_however_late_the_planner_comes(
         if_running=if_running,
         catch_up=catch_up,
     )
-    starved = _Starved(rule, seed)
+    starved = _StarvedDaemon(rule, seed)
     for turn, wait in turns:
         starved.now += timedelta(seconds=wait)
         getattr(starved, turn)()

@@ -1,4 +1,4 @@
-"""Scripts: their command lines, the variables of a payload, and what their end means."""
+"""Scripts: their command lines, the variables of a payload, and the meaning of their end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def a_script(output: OutputFormat = OutputFormat.TEXT, statuses: frozenset[int] 
     )
 
 
-def printed(
+def process_output(
     stdout: bytes = b"", stderr: bytes = b"", *, exit_code: int | None = 0, signal: int | None = None
 ) -> ProcessOutput:
     return ProcessOutput(status=ExitStatus(exit_code=exit_code, signal=signal), stdout=stdout, stderr=stderr)
@@ -51,15 +51,19 @@ def printed(
 @example({"a-b": 1, "A_B": 2, "a b": 3})
 @example({"x": "a\0b", "y": "\ud800", "z": "\udc80"})
 def test_every_variable_is_a_scalar_of_the_payload_and_can_be_one(payload: dict[str, object]) -> None:
-    """Names are A-Z, 0-9 and _; of keys with the same name the first that has a variable counts."""
+    """Names have A-Z, 0-9 and _. If keys have the same name, the first one with a variable counts."""
     variables = payload_variables(payload)  # type: ignore[arg-type]
     for name, text in variables.items():
         assert re.fullmatch(r"PAYLOAD_[A-Z0-9_]*", name, re.ASCII)
         assert b"\0" not in text.encode()
     for key, value in payload.items():
         name = "PAYLOAD_" + re.sub(r"[^A-Z0-9_]", "_", key.upper(), flags=re.ASCII)
-        same = [k for k in payload if re.sub(r"[^A-Z0-9_]", "_", k.upper(), flags=re.ASCII) == name[8:]]
-        if same != [key]:
+        same_keys = [
+            other_key
+            for other_key in payload
+            if re.sub(r"[^A-Z0-9_]", "_", other_key.upper(), flags=re.ASCII) == name[8:]
+        ]
+        if same_keys != [key]:
             continue
         if isinstance(value, bool):
             assert variables[name] == ("true" if value else "false")
@@ -171,13 +175,13 @@ def test_another_payload_is_no_command(payload: dict[str, object] | None) -> Non
 def test_the_exit_status_decides(
     stdout: bytes, stderr: bytes, exit_code: int, statuses: frozenset[int] | None
 ) -> None:
-    """0 is a success whatever was printed; `retry_on` says which failures are retried, else all but 78."""
-    output = printed(stdout, stderr, exit_code=exit_code)
+    """0 is a success; `retry_on` lists the statuses that are retried, otherwise all but 78 are."""
+    output = process_output(stdout, stderr, exit_code=exit_code)
     outcome = interpret(Exited(output=output), a_script(statuses=statuses)).outcome
     assert outcome.evidence.output is OutputFormat.TEXT
     if exit_code == 0:
         assert isinstance(outcome, Completed)
-        # What is stored gives the same result again.
+        # The stored output gives the same result again.
         assert stored_result(outcome.evidence.stdout, OutputFormat.TEXT) == outcome.response.result
         (event,) = outcome.response.events
         assert (event.type, event.payload) == ("x.done", {"exit_code": 0})
@@ -193,7 +197,7 @@ def test_the_exit_status_decides(
 def test_a_timeout_or_signal_is_retried_unless_only_exit_statuses_are(
     statuses: frozenset[int] | None,
 ) -> None:
-    ended = printed(b"as far as it came", exit_code=None, signal=9)
+    ended = process_output(b"as far as it came", exit_code=None, signal=9)
     late = interpret(DeadlinePassed(output=ended, timeout=timedelta(seconds=1)), a_script(statuses=statuses))
     killed = interpret(Exited(output=ended), a_script(statuses=statuses))
     assert isinstance(late.outcome, TimedOut)
@@ -205,14 +209,14 @@ def test_a_timeout_or_signal_is_retried_unless_only_exit_statuses_are(
 
 @given(st.integers(0, 255))
 def test_a_script_that_was_told_to_stop_runs_again(exit_code: int) -> None:
-    """Many programs exit with 0 on SIGTERM; their work is not done."""
-    stopped = StoppedOnRequest(output=printed(b"bye", exit_code=exit_code))
+    """Many programs exit with 0 on SIGTERM before their work is done."""
+    stopped = StoppedOnRequest(output=process_output(b"bye", exit_code=exit_code))
     assert isinstance(interpret(stopped, a_script()).outcome, Requeued)
 
 
 @given(st.recursive(SCALARS.filter(lambda x: not isinstance(x, str)) | st.just("t"), st.lists, max_leaves=5))
 def test_json_is_parsed(value: object) -> None:
-    output = printed(json.dumps(value).encode() + b"\n")
+    output = process_output(json.dumps(value).encode() + b"\n")
     outcome = interpret(Exited(output=output), a_script(OutputFormat.JSON)).outcome
     assert isinstance(outcome, Completed)
     assert outcome.response.result == value
@@ -221,20 +225,20 @@ def test_json_is_parsed(value: object) -> None:
 
 @pytest.mark.parametrize("stdout", [b"not json", b"{} {}", b"NaN", b"\xff", b"[" * 300 + b"]" * 300])
 def test_json_that_cannot_be_parsed_is_a_protocol_error(stdout: bytes) -> None:
-    outcome = interpret(Exited(output=printed(stdout)), a_script(OutputFormat.JSON)).outcome
+    outcome = interpret(Exited(output=process_output(stdout)), a_script(OutputFormat.JSON)).outcome
     assert isinstance(outcome, Failed)
     assert outcome.reason is JobReason.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize(("output", "result"), [(OutputFormat.TEXT, ""), (OutputFormat.JSON, None)])
 def test_an_empty_stdout_is_a_success(output: OutputFormat, result: object) -> None:
-    outcome = interpret(Exited(output=printed(b" \n")), a_script(output)).outcome
+    outcome = interpret(Exited(output=process_output(b" \n")), a_script(output)).outcome
     assert isinstance(outcome, Completed)
     assert outcome.response.result == result
 
 
 def test_the_error_has_the_last_lines() -> None:
     stderr = b"\n".join(b"line %d" % number for number in range(20)) + b"\n\n"
-    outcome = interpret(Exited(output=printed(b"out", stderr, exit_code=1)), a_script()).outcome
+    outcome = interpret(Exited(output=process_output(b"out", stderr, exit_code=1)), a_script()).outcome
     assert isinstance(outcome, Failed)
     assert outcome.error.endswith("stderr ends with: line 15\nline 16\nline 17\nline 18\nline 19")

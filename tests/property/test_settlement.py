@@ -1,4 +1,4 @@
-"""Rules of `settle` over all outcomes and situations."""
+"""Rules of settlements over all outcomes and situations."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 
 @st.composite
 def running_jobs(draw: st.DrawFn) -> Job:
-    most = draw(st.integers(1, 6))
+    max_attempts = draw(st.integers(1, 6))
     return a_job(
         draw(st.sampled_from(["source", "echo"])),
         draw(st.sampled_from(["handle", "poll", "health", "init"])),
-        max_attempts=most,
-        attempt=draw(st.integers(1, most)),
+        max_attempts=max_attempts,
+        attempt=draw(st.integers(1, max_attempts)),
         execution=draw(st.integers(1, 9)),
         hops=draw(st.integers(0, 25)),
         submitted_by=draw(st.sampled_from(SubmittedBy)),
@@ -96,28 +96,28 @@ views = st.builds(
 )
 
 
-def decided(view: SettleView, outcome: Outcome) -> Settlement:
+def decide(view: SettleView, outcome: Outcome) -> Settlement:
     return decide_settlement(view, outcome, POLICY, START, some_rng())
 
 
 @given(views, outcomes)
 def test_transitions_are_a_chain_of_edges_from_the_jobs_status(view: SettleView, outcome: Outcome) -> None:
-    """No other edge is possible, and a row rests only where rows rest."""
-    settlement = decided(view, outcome)
+    """No other edge is possible, and the last status is one that is stored."""
+    settlement = decide(view, outcome)
     assert settlement.transitions
-    at: JobStatus = view.job.status
+    status: JobStatus = view.job.status
     for edge in settlement.transitions:
-        assert edge.from_status is at
+        assert edge.from_status is status
         assert (edge.from_status, edge.to_status) in EDGES
-        at = edge.to_status
-    assert settlement.status is at
-    assert at in STORED_STATUSES
+        status = edge.to_status
+    assert settlement.status is status
+    assert status in STORED_STATUSES
 
 
 @given(views, outcomes)
 def test_attempts_stay_within_bounds(view: SettleView, outcome: Outcome) -> None:
-    """Raised by one when the job is put back, never beyond the last, never lowered."""
-    settlement = decided(view, outcome)
+    """The attempt is increased by one for a retry, never beyond the maximum, and never decreased."""
+    settlement = decide(view, outcome)
     assert view.job.attempt <= settlement.attempt <= view.job.max_attempts
     raised = settlement.reason in (JobReason.RETRY, JobReason.RECOVERED)
     assert settlement.attempt - view.job.attempt == int(raised)
@@ -125,7 +125,7 @@ def test_attempts_stay_within_bounds(view: SettleView, outcome: Outcome) -> None
 
 @given(views, outcomes)
 def test_a_job_waits_if_and_only_if_it_was_put_back_for_a_retry(view: SettleView, outcome: Outcome) -> None:
-    settlement = decided(view, outcome)
+    settlement = decide(view, outcome)
     waits = settlement.next_retry_at is not None
     assert waits == (settlement.reason in (JobReason.RETRY, JobReason.RECOVERED))
     if settlement.next_retry_at is not None:
@@ -136,7 +136,7 @@ def test_a_job_waits_if_and_only_if_it_was_put_back_for_a_retry(view: SettleView
 
 @given(views, outcomes)
 def test_every_execution_leaves_a_log_entry_with_its_evidence(view: SettleView, outcome: Outcome) -> None:
-    settlement = decided(view, outcome)
+    settlement = decide(view, outcome)
     assert settlement.log is not None
     assert settlement.log.evidence == outcome.evidence
 
@@ -144,7 +144,7 @@ def test_every_execution_leaves_a_log_entry_with_its_evidence(view: SettleView, 
 @given(views, outcomes)
 def test_only_success_has_consequences(view: SettleView, outcome: Outcome) -> None:
     """Children, events, state and facts exist only for a succeeded execution."""
-    settlement = decided(view, outcome)
+    settlement = decide(view, outcome)
     if settlement.status is not JobStatus.SUCCEEDED:
         assert (settlement.children, settlement.events, settlement.artifacts) == ((), (), ())
         assert (settlement.state, settlement.fact) == (None, None)
@@ -155,7 +155,7 @@ def test_only_success_has_consequences(view: SettleView, outcome: Outcome) -> No
 
 @given(views, outcomes)
 def test_a_cancelled_job_is_dead(view: SettleView, outcome: Outcome) -> None:
-    settlement = decided(view, outcome)
+    settlement = decide(view, outcome)
     if view.job.cancel_requested_at is not None:
         assert settlement.status is JobStatus.DEAD
         if not isinstance(outcome, EndedEarly):
@@ -164,10 +164,10 @@ def test_a_cancelled_job_is_dead(view: SettleView, outcome: Outcome) -> None:
 
 @given(views, outcomes)
 def test_children_are_identified_by_execution_event_and_target(view: SettleView, outcome: Outcome) -> None:
-    settlement = decided(view, outcome)
+    settlement = decide(view, outcome)
     origins = [child.origin for child in settlement.children]
     assert len(set(origins)) == len(origins)
-    ids = [child.id for child in settlement.children] + [each.event.id for each in settlement.events]
+    ids = [child.id for child in settlement.children] + [indexed.event.id for indexed in settlement.events]
     assert len(set(ids)) == len(ids)
     for child in settlement.children:
         assert child.origin is not None
@@ -177,28 +177,28 @@ def test_children_are_identified_by_execution_event_and_target(view: SettleView,
 
 @given(views, outcomes)
 def test_only_the_schedulers_ended_jobs_move_a_breaker(view: SettleView, outcome: Outcome) -> None:
-    settlement = decided(view, outcome)
+    settlement = decide(view, outcome)
     if view.job.submitted_by is not SubmittedBy.SCHEDULER or not settlement.is_terminal:
         assert settlement.breaker is None
 
 
 @given(views, outcomes)
 def test_every_outcome_makes_a_state_webhook_or_none_does(view: SettleView, outcome: Outcome) -> None:
-    assert (decided(view, outcome).state_change is None) == (view.job.callback is None)
+    assert (decide(view, outcome).state_change is None) == (view.job.callback is None)
 
 
 @given(views, outcomes)
 def test_the_same_view_and_dice_give_the_same_settlement(view: SettleView, outcome: Outcome) -> None:
-    """Requests may run twice before they are committed: deciding has no memory."""
-    assert decided(view, outcome) == decided(view, outcome)
+    """A write request may run twice before its commit, so the decision keeps no state."""
+    assert decide(view, outcome) == decide(view, outcome)
 
 
 @given(views, outcomes)
 def test_only_an_orphan_becomes_a_suspect_and_only_an_interruption_keeps_one(
     view: SettleView, outcome: Outcome
 ) -> None:
-    """Until each has finished once."""
-    settlement = decided(view, outcome)
+    """A job stays a suspect until it has finished once."""
+    settlement = decide(view, outcome)
     assert settlement.suspect == (
         settlement.reason is JobReason.RECOVERED
         or (settlement.reason is JobReason.INTERRUPTED and view.job.suspect)

@@ -1,4 +1,4 @@
-"""Signatures over webhook bodies."""
+"""Signatures of webhook bodies."""
 
 from __future__ import annotations
 
@@ -38,48 +38,48 @@ secrets = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 bodies = st.binary(max_size=200)
 
 
-def hexed(secret: str, signed: bytes) -> str:
-    """The same sum, made without the code under test."""
+def hex_hmac(secret: str, signed: bytes) -> str:
+    """Return the HMAC, computed without the code under test."""
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def by_github(secret: str, body: bytes, at: int) -> dict[str, str]:
+def sign_as_github(secret: str, body: bytes, at: int) -> dict[str, str]:
     del at
-    return {"x-hub-signature-256": f"sha256={hexed(secret, body)}"}
+    return {"x-hub-signature-256": f"sha256={hex_hmac(secret, body)}"}
 
 
-def by_anyone(secret: str, body: bytes, at: int) -> dict[str, str]:
+def sign_plainly(secret: str, body: bytes, at: int) -> dict[str, str]:
     del at
-    return {"x-signature": hexed(secret, body).upper()}
+    return {"x-signature": hex_hmac(secret, body).upper()}
 
 
-def by_stripe(secret: str, body: bytes, at: int) -> dict[str, str]:
-    signature = hexed(secret, f"{at}.".encode() + body)
+def sign_as_stripe(secret: str, body: bytes, at: int) -> dict[str, str]:
+    signature = hex_hmac(secret, f"{at}.".encode() + body)
     return {"stripe-signature": f"t={at},v1={'0' * 64},v1={signature},v0=old"}
 
 
-def by_slack(secret: str, body: bytes, at: int) -> dict[str, str]:
-    signature = hexed(secret, f"v0:{at}:".encode() + body)
+def sign_as_slack(secret: str, body: bytes, at: int) -> dict[str, str]:
+    signature = hex_hmac(secret, f"v0:{at}:".encode() + body)
     return {"x-slack-request-timestamp": str(at), "x-slack-signature": f"v0={signature}"}
 
 
-def by_standard(secret: str, body: bytes, at: int) -> dict[str, str]:
+def sign_as_standard(secret: str, body: bytes, at: int) -> dict[str, str]:
     key = standard_key(secret)
-    made = base64.b64encode(hmac.new(key, f"m1.{at}.".encode() + body, hashlib.sha256).digest()).decode()
+    signature = base64.b64encode(hmac.new(key, f"m1.{at}.".encode() + body, hashlib.sha256).digest()).decode()
     return {
         "webhook-id": "m1",
         "webhook-timestamp": str(at),
-        "webhook-signature": f"v1a,odd v1,{base64.b64encode(b'other').decode()} v1,{made}",
+        "webhook-signature": f"v1a,odd v1,{base64.b64encode(b'other').decode()} v1,{signature}",
     }
 
 
 Signer = Callable[[str, bytes, int], dict[str, str]]
 SENDERS: list[tuple[SignatureScheme, Signer]] = [
-    (GITHUB, by_github),
-    (PLAIN, by_anyone),
-    (STRIPE, by_stripe),
-    (SLACK, by_slack),
-    (STANDARD, by_standard),
+    (GITHUB, sign_as_github),
+    (PLAIN, sign_plainly),
+    (STRIPE, sign_as_stripe),
+    (SLACK, sign_as_slack),
+    (STANDARD, sign_as_standard),
 ]
 TIMED = [pair for pair in SENDERS if pair[0].form is not SignatureForm.BODY]
 senders = st.sampled_from(SENDERS)
@@ -87,60 +87,68 @@ senders = st.sampled_from(SENDERS)
 
 @given(senders, secrets, bodies, st.integers(301, 10**6), st.sampled_from((1, -1)))
 def test_why_a_request_is_not_genuine(
-    sender: tuple[SignatureScheme, Signer], secret: str, body: bytes, off: int, sign: int
+    sender: tuple[SignatureScheme, Signer], secret: str, body: bytes, offset: int, direction: int
 ) -> None:
-    """Each cause has its own result, because each is corrected in a different place."""
-    scheme, signed = sender
+    """Each cause has its own explanation, because each is corrected in a different place."""
+    scheme, sign_headers = sender
     assert explain_bad_signature(scheme, {}, START).startswith(f"there is no header {scheme.header}:")
-    of_now = signed(secret, body, SECONDS)
-    assert explain_bad_signature(scheme, of_now, START).startswith("the signature does not fit:")
-    of_then = signed(secret, body, SECONDS + sign * off)
+    current_headers = sign_headers(secret, body, SECONDS)
+    assert explain_bad_signature(scheme, current_headers, START).startswith("the signature does not fit:")
+    old_headers = sign_headers(secret, body, SECONDS + direction * offset)
     timed = scheme.form is not SignatureForm.BODY
-    assert explain_bad_signature(scheme, of_then, START).startswith("not signed within 5 minutes") is timed
+    assert (
+        explain_bad_signature(scheme, old_headers, START).startswith("not signed within 5 minutes") is timed
+    )
 
 
 @given(senders, secrets, bodies)
 def test_a_body_signed_with_the_secret_is_genuine(
     sender: tuple[SignatureScheme, Signer], secret: str, body: bytes
 ) -> None:
-    """HMAC-SHA256 over the raw body; `sha256=<hex>` or bare hex."""
+    """The signature is HMAC-SHA256 over the raw body, as `sha256=<hex>` or bare hex."""
     scheme, sign = sender
     assert verify_signature(scheme, secret, sign(secret, body, SECONDS), body, START)
 
 
 @given(st.binary(min_size=16, max_size=64), bodies)
 def test_a_standard_secret_may_be_the_base64_of_its_key(key: bytes, body: bytes) -> None:
-    """Libraries take a secret without `whsec_` for base64; as text of its own it counts too."""
+    """Libraries decode a secret without `whsec_` as base64; its text is accepted too."""
     secret = base64.b64encode(key).decode()
-    stripped = body.decode("latin-1")  # as the library wants it: text
-    made = Webhook(secret).sign("m1", START, stripped)
-    headers = {"webhook-id": "m1", "webhook-timestamp": str(SECONDS), "webhook-signature": made}
-    for written in (secret, secret.rstrip("="), f"whsec_{secret}"):
-        assert verify_signature(STANDARD, written, headers, stripped.encode(), START)
-    assert verify_signature(STANDARD, secret, by_standard(secret, body, SECONDS), body, START)
+    stripped = body.decode("latin-1")  # the library takes text
+    signature = Webhook(secret).sign("m1", START, stripped)
+    headers = {"webhook-id": "m1", "webhook-timestamp": str(SECONDS), "webhook-signature": signature}
+    for form in (secret, secret.rstrip("="), f"whsec_{secret}"):
+        assert verify_signature(STANDARD, form, headers, stripped.encode(), START)
+    assert verify_signature(STANDARD, secret, sign_as_standard(secret, body, SECONDS), body, START)
 
 
 @pytest.mark.parametrize("secret", ["AAAA", "A" * 8, "QUJD", "="])
 def test_a_short_secret_is_no_base64_of_a_key(secret: str) -> None:
-    """What it would decode to is guessed in no time; zeros are the same key as none at all."""
+    """The decoded key could be guessed; a key of zeros equals an empty one."""
     for key in (b"", b"\0" * 6, b"ABC"):
-        made = base64.b64encode(hmac.new(key, f"m1.{SECONDS}.".encode(), hashlib.sha256).digest()).decode()
-        headers = {"webhook-id": "m1", "webhook-timestamp": str(SECONDS), "webhook-signature": f"v1,{made}"}
+        signature = base64.b64encode(
+            hmac.new(key, f"m1.{SECONDS}.".encode(), hashlib.sha256).digest()
+        ).decode()
+        headers = {
+            "webhook-id": "m1",
+            "webhook-timestamp": str(SECONDS),
+            "webhook-signature": f"v1,{signature}",
+        }
         assert not verify_signature(STANDARD, secret, headers, b"", START)
 
 
 @given(senders, secrets, secrets, bodies, bodies)
-def test_another_secret_or_body_is_not(
-    sender: tuple[SignatureScheme, Signer], secret: str, other: str, body: bytes, changed: bytes
+def test_another_secret_or_body_is_not_genuine(
+    sender: tuple[SignatureScheme, Signer], secret: str, other_secret: str, body: bytes, other_body: bytes
 ) -> None:
     scheme, sign = sender
-    assume(standard_key(secret) != standard_key(other) and secret != other)
+    assume(standard_key(secret) != standard_key(other_secret) and secret != other_secret)
     headers = sign(secret, body, SECONDS)
-    # An HMAC pads its key with zero bytes, so keys that differ only in those are one key.
-    assume(secret.rstrip("\0") != other.rstrip("\0"))
-    assert not verify_signature(scheme, other, headers, body, START)
-    assume(body != changed)
-    assert not verify_signature(scheme, secret, headers, changed, START)
+    # HMAC pads its key with zero bytes, so keys that differ only in those are equal.
+    assume(secret.rstrip("\0") != other_secret.rstrip("\0"))
+    assert not verify_signature(scheme, other_secret, headers, body, START)
+    assume(body != other_body)
+    assert not verify_signature(scheme, secret, headers, other_body, START)
 
 
 @given(
@@ -148,9 +156,9 @@ def test_another_secret_or_body_is_not(
     st.dictionaries(
         st.sampled_from(
             [
-                *by_stripe("s", b"", 1),
-                *by_slack("s", b"", 1),
-                *by_standard("s", b"", 1),
+                *sign_as_stripe("s", b"", 1),
+                *sign_as_slack("s", b"", 1),
+                *sign_as_standard("s", b"", 1),
                 "x-signature",
                 "x-hub-signature-256",
             ]
@@ -168,7 +176,7 @@ def test_whatever_stands_in_the_headers_is_no_crash_and_not_genuine(
 @pytest.mark.parametrize(("scheme", "sign"), TIMED)
 @given(seconds=st.integers(-100_000, 100_000))
 def test_an_old_or_future_signature_is_a_replay(scheme: SignatureScheme, sign: Signer, seconds: int) -> None:
-    """A signed instant must be within five minutes."""
+    """A signed instant has to be within five minutes."""
     headers = sign("secret", b"{}", SECONDS + seconds)
     genuine = verify_signature(scheme, "secret", headers, b"{}", START)
     assert genuine == (abs(seconds) <= REPLAY_WINDOW.total_seconds())
@@ -180,7 +188,7 @@ def test_an_empty_secret_opens_nothing(scheme: SignatureScheme, sign: Signer) ->
 
 
 def test_githubs_own_example() -> None:
-    """The values that GitHub's documentation gives for checking an implementation."""
+    """The documentation of GitHub gives these values."""
     headers = {
         "x-hub-signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
     }
@@ -188,7 +196,7 @@ def test_githubs_own_example() -> None:
 
 
 def test_slacks_own_example() -> None:
-    """The values that Slack's documentation gives."""
+    """The documentation of Slack gives these values."""
     body = (
         b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V"
         b"&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text="
@@ -205,7 +213,7 @@ def test_slacks_own_example() -> None:
 
 @given(st.binary(min_size=1, max_size=64), st.text(st.characters(codec="ascii"), max_size=200))
 def test_ours_is_accepted_by_the_reference_implementation(key: bytes, body: str) -> None:
-    """Standard Webhooks headers."""
+    """The headers are those of Standard Webhooks."""
     now = int(datetime.now(UTC).timestamp())
     for secret, verifier in (
         (f"whsec_{base64.b64encode(key).decode()}", None),
@@ -225,12 +233,12 @@ def test_the_reference_implementation_is_accepted_by_us(key: bytes) -> None:
 
 
 def test_our_signature_has_the_form_of_github() -> None:
-    """`X-Foreman-Signature: sha256=<hmac of body>`."""
-    assert sign_body("s", b"body") == f"sha256={hexed('s', b'body')}"
+    """The header is `X-Foreman-Signature: sha256=<hmac of body>`."""
+    assert sign_body("s", b"body") == f"sha256={hex_hmac('s', b'body')}"
 
 
 def test_a_delivery_is_named_by_its_header_or_its_body() -> None:
-    """A redelivery has the same name."""
+    """A redelivery has the same id."""
     assert delivery_id(GITHUB, {"x-github-delivery": "d1"}, b"", {"id": "x"}) == "d1"
     assert delivery_id(STRIPE, {}, b"", {"id": "evt_1"}) == "evt_1"
     assert delivery_id(SLACK, {}, b"", {"event_id": "Ev1"}) == "Ev1"
@@ -240,22 +248,22 @@ def test_a_delivery_is_named_by_its_header_or_its_body() -> None:
 
 @given(st.sampled_from([GITHUB, STRIPE, SLACK]), secrets, bodies, bodies)
 def test_a_delivery_without_a_name_is_known_by_what_was_signed(
-    scheme: SignatureScheme, secret: str, body: bytes, other: bytes
+    scheme: SignatureScheme, secret: str, body: bytes, other_body: bytes
 ) -> None:
-    """A recorded request whose id was left out is the same delivery; another body or instant is another."""
+    """A request without its id is the same delivery; another body or instant is another one."""
 
-    def named(body: bytes, now: datetime, **more: str) -> str | None:
-        headers = signed_headers(scheme, secret, message_id="", body=body, now=now) | more
+    def name_of(body: bytes, now: datetime, **extra_headers: str) -> str | None:
+        headers = signed_headers(scheme, secret, message_id="", body=body, now=now) | extra_headers
         return delivery_id(scheme, headers, body, {"id": 7})
 
-    assert named(body, START) == named(body, START, unsigned="x") is not None
-    assert (named(body, START) == named(other, START)) == (body == other)
+    assert name_of(body, START) == name_of(body, START, unsigned="x") is not None
+    assert (name_of(body, START) == name_of(other_body, START)) == (body == other_body)
     if scheme is not GITHUB:
-        assert named(body, START) != named(body, START + timedelta(seconds=1))
+        assert name_of(body, START) != name_of(body, START + timedelta(seconds=1))
 
 
 def test_the_length_of_a_delivery_id_is_bounded() -> None:
-    """It is kept with the job, and comes back with every job that is listed."""
+    """The id is stored with the job and is part of every listed job."""
     longest, longer = "d" * MAX_KEY_LENGTH, "d" * (MAX_KEY_LENGTH + 1)
     assert delivery_id(GITHUB, {"x-github-delivery": longest}, b"", {}) == longest
     hashed = delivery_id(GITHUB, {"x-github-delivery": longer}, b"", {})

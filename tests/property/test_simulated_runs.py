@@ -1,9 +1,8 @@
-"""A run in memory comes to what the same run comes to in a store.
+"""A simulated run has the same result as the same run in a store.
 
-Random pipelines, random responses, retries, routes and hooks: the statuses, reasons, errors, inputs, results,
-bypasses and starts of `simulate_run` are those of the real store with its real settlements. Where the store
-runs the steps one after the other, their order and the artifacts are the same too. The stored run, recorded
-as a test case, goes as it went.
+For random pipelines, responses, retries, routes and hooks, the statuses, reasons, errors, inputs, results,
+bypasses and starts of `simulate_run` are those of the real store. If the store runs the steps one after the
+other, their order and the artifacts are equal too. The stored run passes as a recorded test case.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ PLUGINS = {"steady": {"retry": RETRY}, "weak": {"retry": RETRY}, "sink": {}}
 OUTSIDE: dict[str, Any] = {
     "routes": [{"from": "steady", "event_type": "a", "to": "sink"}],
 }
-#: As the handler's default timeout makes it.
+#: The outcome of the default timeout of `handle`.
 TIMED_OUT = TimedOut(error="still running at its deadline, after 120 s")
 LISTENERS: list[dict[str, Any]] = [
     {
@@ -71,7 +70,7 @@ BYPASS_FIELDS = ("step", "explanation", "error", "event_type", "pipeline", "targ
 
 
 def respond(job: Job, payload: JsonObject) -> Outcome:
-    """The outcome of an execution: random, but the same for the same step, payload and attempt."""
+    """Return the outcome of an execution: random, but the same for the same step, payload and attempt."""
     if job.plugin == "sink":
         return ok()
     parts = (job.plugin, job.step_path or "", json.dumps(payload, sort_keys=True))
@@ -93,14 +92,16 @@ def respond(job: Job, payload: JsonObject) -> Outcome:
     response = {
         "status": "ok",
         "result": result,
-        "events": [{"type": each.type, "payload": each.payload} for each in events],
+        "events": [
+            {"type": emitted_event.type, "payload": emitted_event.payload} for emitted_event in events
+        ],
         "artifacts": artifacts,
     }
     return ok(*events, result=result, artifacts=tuple(artifacts), stdout=json.dumps(response))
 
 
-def described(job: Job, payload: JsonObject, baggage: JsonObject) -> tuple[str, ...]:
-    """A step as both worlds have to have it."""
+def describe_step(job: Job, payload: JsonObject, baggage: JsonObject) -> tuple[str, ...]:
+    """Return the properties of a step that are equal in memory and in the store."""
     return (
         job.step_path or "",
         job.status,
@@ -114,13 +115,13 @@ def described(job: Job, payload: JsonObject, baggage: JsonObject) -> tuple[str, 
 
 @dataclass(slots=True)
 class Observed:
-    """What became of a run."""
+    """The result of a run."""
 
     end: tuple[Any, ...] = ()
     steps: Counter[tuple[str, ...]] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     starts: Counter[str] = field(default_factory=Counter)
-    #: Only comparable where steps ran one after the other.
+    #: Only comparable if steps run one after the other.
     order: list[str] = field(default_factory=list)
     artifacts: str = ""
 
@@ -133,13 +134,13 @@ def note_text(data: JsonObject) -> str:
 
 
 @dataclass(slots=True)
-class InStore:
+class StoreRun:
     store: Store
     clock: Clock
     policy: Policy
     rng: Random
     one_by_one: bool
-    given: dict[str, tuple[JsonObject, JsonObject]] = field(default_factory=dict)
+    inputs: dict[str, tuple[JsonObject, JsonObject]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
     async def run(self, run: NewRun) -> Observed:
@@ -155,11 +156,11 @@ class InStore:
                 self.rng.shuffle(claims)
             for claim in claims:
                 payload = payload_of(claim)
-                if claim.job.run_id == run.job.id and claim.job.id not in self.given:
-                    self.given[claim.job.id] = (payload, claim.baggage)
+                if claim.job.run_id == run.job.id and claim.job.id not in self.inputs:
+                    self.inputs[claim.job.id] = (payload, claim.baggage)
                     self.order.append(claim.job.step_path or "")
-                settled = await self.store.settle(claim.job, respond(claim.job, payload), self.policy)
-                assert isinstance(settled, Settled)
+                result = await self.store.settle(claim.job, respond(claim.job, payload), self.policy)
+                assert isinstance(result, Settled)
         return await self._observe(run)
 
     async def _observe(self, run: NewRun) -> Observed:
@@ -167,27 +168,27 @@ class InStore:
         assert record is not None
         assert record.job.status in TERMINAL
         *_, last = await self.store.list_executions(run.job.id)
-        found = Observed(
+        observed = Observed(
             end=(record.job.status, record.job.reason, record.job.last_error, stored_result(last.result)),
             order=self.order,
             artifacts=json.dumps(record.job.artifacts),
         )
         for job in record.steps:
-            if job.id in self.given:
-                found.steps[described(job, *self.given[job.id])] += 1
+            if job.id in self.inputs:
+                observed.steps[describe_step(job, *self.inputs[job.id])] += 1
             else:
-                found.steps[described(job, {}, {})] += 1
-        wanted = (LedgerKind.CONDITION_FALSE, LedgerKind.EVENT_DROPPED)
+                observed.steps[describe_step(job, {}, {})] += 1
+        kinds = (LedgerKind.CONDITION_FALSE, LedgerKind.EVENT_DROPPED)
         members = {job.id for job in record.steps} | {run.job.id}
         rows = await self._ledger()
-        found.notes.update(
-            note_text(row.data) for row in rows if row.kind in wanted and row.job_id in members
+        observed.notes.update(
+            note_text(row.data) for row in rows if row.kind in kinds and row.job_id in members
         )
         started = [*(await self._jobs("sink")), *(await self._jobs(RUN_PLUGIN))]
         for job in started:
             if job.parent_job_id in members and job.run_id is None:
-                found.starts[f"{job.plugin}.{job.command}"] += 1
-        return found
+                observed.starts[f"{job.plugin}.{job.command}"] += 1
+        return observed
 
     async def _ledger(self) -> list[LedgerRow]:
         rows: list[LedgerRow] = []
@@ -212,7 +213,7 @@ class InStore:
 
 
 def in_memory(policy: Policy, run: NewRun) -> tuple[Observed, SimulatedRun]:
-    def settled(execution: SimulatedExecution) -> Outcome:
+    def respond_to(execution: SimulatedExecution) -> Outcome:
         return respond(execution.job, execution.payload)
 
     def read_result(outcome: Outcome) -> Any:
@@ -221,25 +222,27 @@ def in_memory(policy: Policy, run: NewRun) -> tuple[Observed, SimulatedRun]:
     simulated = simulate_run(
         run,
         {},
-        SimulationSettings(policy=policy, now=START, rng=Random(5), respond=settled, read_result=read_result),
+        SimulationSettings(
+            policy=policy, now=START, rng=Random(5), respond=respond_to, read_result=read_result
+        ),
     )
     job = simulated.job
-    found = Observed(
+    observed = Observed(
         end=(job.status, job.reason, job.last_error, simulated.result),
         order=[step.job.step_path or "" for step in simulated.steps if step.outcomes],
         artifacts=json.dumps(job.artifacts),
     )
     for step in simulated.steps:
-        given = (step.execution.payload, step.execution.baggage) if step.outcomes else ({}, {})
-        found.steps[described(step.job, *given)] += 1
-    found.notes.update(note_text(entry.data) for entry in simulated.ledger)
-    found.starts.update(f"{each.plugin}.{each.command}" for each in simulated.jobs)
-    found.starts.update(f"{each.job.plugin}.{each.job.command}" for each in simulated.runs)
-    return found, simulated
+        step_inputs = (step.execution.payload, step.execution.baggage) if step.outcomes else ({}, {})
+        observed.steps[describe_step(step.job, *step_inputs)] += 1
+    observed.notes.update(note_text(entry.data) for entry in simulated.ledger)
+    observed.starts.update(f"{started.plugin}.{started.command}" for started in simulated.jobs)
+    observed.starts.update(f"{started.job.plugin}.{started.job.command}" for started in simulated.runs)
+    return observed, simulated
 
 
-async def recorded_again(store: Store, snapshot: Snapshot, run_id: str) -> CaseResult:
-    """The stored run as a case, tested against the pipeline that it ran by."""
+async def record_and_test(store: Store, snapshot: Snapshot, run_id: str) -> CaseResult:
+    """Record the stored run as a test case, and run it against its pipeline."""
     context = OperationContext(store=store, snapshot=lambda: snapshot, now=Clock(), rng=Random(6))
     recorded = await record_runs(context, RecordRuns(pipeline="flow", run=run_id))
     assert (recorded.runs, recorded.left_out) == ([run_id], [])
@@ -257,31 +260,31 @@ async def check(pipelines: list[dict[str, Any]], payload: JsonObject, hops: int,
     if len(simulated.steps) > MOST_STEPS:
         return
     event(f"the run ends {simulated.job.reason}")
-    for name, there in (
+    for name, is_present in (
         ("bypasses or errors", expected.notes),
         ("starts", expected.starts),
         ("retries", any(len(step.outcomes) > 1 for step in simulated.steps)),
         ("artifacts", simulated.job.artifacts),
     ):
-        if there:
+        if is_present:
             event(name)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, directory=Path(directory), clock=Clock())
         try:
-            real = InStore(await factory.open(), factory.clock, policy, rng, one_by_one=rng.random() < 0.5)
-            found = await real.run(run)
-            recorded = await recorded_again(real.store, snapshot, run.job.id)
+            real = StoreRun(await factory.open(), factory.clock, policy, rng, one_by_one=rng.random() < 0.5)
+            stored_run = await real.run(run)
+            recorded = await record_and_test(real.store, snapshot, run.job.id)
         finally:
             await factory.close()
-    assert found.end == expected.end
-    assert found.steps == expected.steps
-    assert found.notes == expected.notes
-    assert found.starts == expected.starts
+    assert stored_run.end == expected.end
+    assert stored_run.steps == expected.steps
+    assert stored_run.notes == expected.notes
+    assert stored_run.starts == expected.starts
     assert recorded.differences == ()
     assert recorded.synthetic == recorded.other_input == ()
     if real.one_by_one:
-        assert found.order == expected.order
-        assert found.artifacts == expected.artifacts
+        assert stored_run.order == expected.order
+        assert stored_run.artifacts == expected.artifacts
 
 
 FORM = settings(
@@ -301,7 +304,7 @@ def compare(
     pipelines: list[dict[str, Any]], payload: JsonObject, hops: int, seed: int, *, notifies: bool
 ) -> None:
     note(json.dumps(pipelines))
-    flow = next(each for each in pipelines if each["name"] == "flow")
+    flow = next(pipeline for pipeline in pipelines if pipeline["name"] == "flow")
     flow["notify_on_complete"] = notifies
     try:
         asyncio.run(check(pipelines, payload, hops, seed))
@@ -324,5 +327,5 @@ def test_a_run_in_memory_is_the_run_in_the_store(
 def test_thousands_of_runs_in_memory_are_those_in_the_store(
     pipelines: list[dict[str, Any]], payload: JsonObject, hops: int, seed: int, notifies: bool
 ) -> None:
-    """The nightly form."""
+    """This is the nightly form."""
     compare(pipelines, payload, hops, seed, notifies=notifies)

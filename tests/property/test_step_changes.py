@@ -1,4 +1,4 @@
-"""The steps of a failed run against those of a good one: the first output that changed shape is found."""
+"""The steps of a failed run compared with a good one: the first output that changed shape is found."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ def a_step(path: str, emitted: JsonObject | None, given_input: JsonObject | None
     )
 
 
-def a_line(outputs: list[JsonObject]) -> list[StepTrace]:
+def a_sequence(outputs: list[JsonObject]) -> list[StepTrace]:
     return [a_step(str(number), output) for number, output in enumerate(outputs)]
 
 
 @given(st.lists(flat, max_size=6))
 def test_a_run_does_not_differ_from_itself(outputs: list[JsonObject]) -> None:
-    line = a_line(outputs)
-    assert changed_outputs(line, line) == ()
-    assert changed_inputs(line, line) == ()
-    assert list(uncompared_steps(line, line, failed_step=None)) == []
+    steps = a_sequence(outputs)
+    assert changed_outputs(steps, steps) == ()
+    assert changed_inputs(steps, steps) == ()
+    assert list(uncompared_steps(steps, steps, failed_step=None)) == []
 
 
 @given(st.lists(flat, min_size=1, max_size=6), st.data())
 def test_the_first_step_that_lost_a_needed_field_is_found(
     outputs: list[JsonObject], data: st.DataObject
 ) -> None:
-    """It renames a field, every step after it passes that on, and the last one refers to it."""
-    at = data.draw(st.integers(0, len(outputs) - 1))
-    before: list[JsonObject] = [{**one, "wanted": 1} for one in outputs]
+    """The step renames a field, later steps pass the new name on, and the last step refers to the old one."""
+    index = data.draw(st.integers(0, len(outputs) - 1))
+    before: list[JsonObject] = [{**output, "wanted": 1} for output in outputs]
     after: list[JsonObject] = [
-        {**one, ("renamed" if number >= at else "wanted"): 1} for number, one in enumerate(outputs)
+        {**output, ("renamed" if number >= index else "wanted"): 1} for number, output in enumerate(outputs)
     ]
-    # Something new further up is no reason for anything.
+    # A new field of an earlier step explains nothing.
     after[0] = {**after[0], "unrelated": True}
     need = MissingReference(step="last", place="with.x", reference="payload.wanted")
-    changes = changed_outputs(a_line(before), a_line(after))
-    found = first_change(changes, (need,))
-    assert found is not None
-    assert found.step.path == str(at)
-    assert explained_references(found, (need,)) == (need,)
-    sentence = describe_change(found, (need,))
+    changes = changed_outputs(a_sequence(before), a_sequence(after))
+    change = first_change(changes, (need,))
+    assert change is not None
+    assert change.step.path == str(index)
+    assert explained_references(change, (need,)) == (need,)
+    sentence = describe_change(change, (need,))
     assert "payload.wanted is gone" in sentence
     assert "Step last needs payload.wanted (with.x)." in sentence
-    advice = change_advice(found, (need,))
+    advice = change_advice(change, (need,))
     assert advice is not None
-    assert f"plugin-{at}" in advice
+    assert f"plugin-{index}" in advice
 
 
 @given(st.lists(flat, min_size=1, max_size=4), flat)
 def test_a_step_that_ran_several_times_is_compared_with_its_like(
     many: list[JsonObject], other: JsonObject
 ) -> None:
-    good = [a_step("each", one) for one in (*many, other)]
-    assert changed_outputs(good, [a_step("each", one) for one in many]) == ()
+    good_steps = [a_step("each", output) for output in (*many, other)]
+    assert changed_outputs(good_steps, [a_step("each", output) for output in many]) == ()
 
 
 @given(flat, flat)
@@ -88,15 +88,17 @@ def test_an_answer_that_is_not_kept_is_no_change(output: JsonObject, other: Json
     assert changed_outputs([a_step("a", output)], [a_step("b", other)]) == ()
     gaps = list(uncompared_steps([a_step("a", output)], [a_step("b", other)], failed_step=None))
     assert gaps == ["steps that the good run did not run: b"]
-    lost = list(uncompared_steps([a_step("a", output)], [a_step("a", None)], failed_step=None))
-    assert lost == ["the output of steps whose response is no longer stored: a"]
+    lost_outputs = list(uncompared_steps([a_step("a", output)], [a_step("a", None)], failed_step=None))
+    assert lost_outputs == ["the output of steps whose response is no longer stored: a"]
     assert list(uncompared_steps([a_step("a", output)], [a_step("a", None)], failed_step="a")) == []
 
 
 def test_another_event_is_a_change() -> None:
-    good = StepTrace(path="a", job_id="1", plugin="p", command="handle", emitted={"found": ({"x": 1},)})
-    now = StepTrace(path="a", job_id="2", plugin="p", command="handle", emitted={"": ({"result": 1},)})
-    (change,) = changed_outputs([good], [now])
+    good_step = StepTrace(path="a", job_id="1", plugin="p", command="handle", emitted={"found": ({"x": 1},)})
+    changed_step = StepTrace(
+        path="a", job_id="2", plugin="p", command="handle", emitted={"": ({"result": 1},)}
+    )
+    (change,) = changed_outputs([good_step], [changed_step])
     assert {(field.name, field.kind.value) for field in change.changes} == {
         ("event found", "gone"),
         ("the result without an event", "new"),
@@ -104,8 +106,11 @@ def test_another_event_is_a_change() -> None:
 
 
 def test_references_that_lead_nowhere_are_the_unmet_needs() -> None:
-    written: JsonObject = {"to": "{payload.email}", "all": ["{context.user.name}", "Dear {payload.name}"]}
-    written["run"] = ["{run.payload.id}", "{run.payload.no}", "{run.id}"]
+    template_source: JsonObject = {
+        "to": "{payload.email}",
+        "all": ["{context.user.name}", "Dear {payload.name}"],
+    }
+    template_source["run"] = ["{run.payload.id}", "{run.payload.no}", "{run.id}"]
     step = UseNode(
         path="send",
         position=1,
@@ -113,7 +118,7 @@ def test_references_that_lead_nowhere_are_the_unmet_needs() -> None:
         condition=None,
         plugin="mail",
         command="handle",
-        payload=StepPayload(written),
+        payload=StepPayload(template_source),
     )
     assert missing_references(step, {"name": "x"}, {"user": {}}, {"id": "r", "payload": {"id": 1}}) == (
         MissingReference(step="send", place="with.to", reference="payload.email"),

@@ -41,9 +41,9 @@ def test_an_escaped_text_gives_itself(text: str, scope: EvalContext) -> None:
 def test_compiling_fails_exactly_where_a_fault_is_reported(value: JsonValue) -> None:
     faults = list(faults_in_template(value))
     if faults:
-        with pytest.raises(TemplateError) as failed:
+        with pytest.raises(TemplateError) as excinfo:
             compile_template(value)
-        assert failed.value.where == faults[0].where
+        assert excinfo.value.where == faults[0].where
     else:
         compile_template(value)
 
@@ -57,19 +57,21 @@ def test_text_without_references_stays_as_it_is(value: JsonValue, scope: EvalCon
 def test_a_reference_gives_what_is_there_or_fails(
     path: str, scope: EvalContext, before: str, after: str
 ) -> None:
-    found = look_up(path, scope)
-    written: JsonValue = {
+    value = look_up(path, scope)
+    template_source: JsonValue = {
         "alone": f"{{{path}}}",
         "mixed": [f"{escape_template(before)}{{{path}}}{escape_template(after)}"],
     }
-    template = compile_template(written)
-    if found is MISSING:
+    template = compile_template(template_source)
+    if value is MISSING:
         with pytest.raises(TemplateError, match=f"there is no {path},"):
             fill(template, scope)
         return
-    filled = fill(template, scope)
-    assert isinstance(filled, dict)
-    assert json_equal(filled["alone"], found)
-    shown = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-    expected = found if before == after == "" else f"{before}{shown}{after}"
-    assert json_equal(filled["mixed"], [expected])
+    result = fill(template, scope)
+    assert isinstance(result, dict)
+    assert json_equal(result["alone"], value)
+    value_text = (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    )
+    expected = value if before == after == "" else f"{before}{value_text}{after}"
+    assert json_equal(result["mixed"], [expected])

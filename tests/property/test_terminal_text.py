@@ -1,4 +1,4 @@
-"""Characters that steer a terminal are written out, and JSON means what it meant."""
+"""Control characters of a terminal are escaped, and JSON keeps its meaning."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_text_without_such_characters_is_left_as_it_is(text: str) -> None:
 
 @given(st.recursive(TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=5))
 def test_json_means_the_same_and_is_safe(value: object) -> None:
-    written = escape_in_json(json.dumps(value, ensure_ascii=False, indent=2))
-    assert json.loads(written) == value
-    assert not any(is_unsafe(character) for character in written.replace("\n", ""))
+    escaped = escape_in_json(json.dumps(value, ensure_ascii=False, indent=2))
+    assert json.loads(escaped) == value
+    assert not any(is_unsafe(character) for character in escaped.replace("\n", ""))
 
 
 @given(TEXTS)
 def test_styles_of_our_own_survive(text: str) -> None:
-    shown = escape_beyond_ascii(f"\x1b[1m{text}\x1b[0m")
-    assert shown.startswith("\x1b[1m")
-    assert not any(is_unsafe(character) for character in shown if not character.isascii())
+    escaped = escape_beyond_ascii(f"\x1b[1m{text}\x1b[0m")
+    assert escaped.startswith("\x1b[1m")
+    assert not any(is_unsafe(character) for character in escaped if not character.isascii())

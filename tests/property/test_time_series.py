@@ -1,4 +1,4 @@
-"""Executions over time: every span is there once, and counts are those of the log or estimated from it."""
+"""Executions over time: every span is present once, and counts are exact or estimated from the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTS = st.lists(
         executions=st.integers(1, 500),
         failures=st.just(0),
     ),
-    unique_by=lambda each: each.plugin,
+    unique_by=lambda count: count.plugin,
     max_size=3,
 )
 
@@ -37,8 +37,8 @@ def test_spans_are_equal_and_the_last_one_holds_now(until: datetime, span: timed
 
 @given(counts=COUNTS, missing=st.integers(0, 10_000))
 def test_counts_are_exact_or_estimated_to_the_whole(counts: list[PluginCount], missing: int) -> None:
-    """A span of which all executions were counted is exact; else the total is that of the log."""
-    counted = sum(each.executions for each in counts)
+    """A span whose executions were all counted is exact; otherwise the total is that of the log."""
+    counted = sum(count.executions for count in counts)
     total = counted + (missing if counts else 0)
     point = summarise_span(SpanSample(at=NOW, counts=tuple(counts), total=total, times=()))
     assert point.executions == total

@@ -1,4 +1,4 @@
-"""Which addresses may be called on behalf of a caller."""
+"""The addresses that may be called on behalf of a caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ductile.core.webhooks.url_policy import (
 
 ipv4 = st.integers(0, 2**32 - 1).map(IPv4Address)
 ipv6 = st.integers(0, 2**128 - 1).map(IPv6Address)
-near_home = st.sampled_from(
+private_addresses = st.sampled_from(
     [
         "127.0.0.1",
         "10.0.0.5",
@@ -35,8 +35,8 @@ near_home = st.sampled_from(
 GLOBAL = IPv4Address("93.184.216.34")
 
 
-def clothed(inner: IPv4Address) -> list[IPv6Address]:
-    """The same IPv4 address in every form that leads to it over IPv6."""
+def ipv6_forms(inner: IPv4Address) -> list[IPv6Address]:
+    """Return the IPv4 address in every form that leads to it over IPv6."""
     low = int(inner)
     forms = [
         IPv6Address((0xFFFF << 32) | low),
@@ -48,46 +48,46 @@ def clothed(inner: IPv4Address) -> list[IPv6Address]:
     return forms if low <= 1 else [*forms, IPv6Address(low)]
 
 
-@given(ipv4 | near_home)
+@given(ipv4 | private_addresses)
 def test_a_wrapped_address_is_judged_as_what_it_leads_to(inner: IPv4Address) -> None:
-    """Mapped and translated forms are unwrapped before the check."""
-    assert {is_forbidden(form) for form in clothed(inner)} == {is_forbidden(inner)}
+    """Mapped and translated addresses are unwrapped before the check."""
+    assert {is_forbidden(form) for form in ipv6_forms(inner)} == {is_forbidden(inner)}
 
 
 @given(ipv4 | ipv6)
 def test_an_address_that_is_not_global_is_forbidden(address: IPv4Address | IPv6Address) -> None:
-    """Loopback, private and link-local targets are refused unless listed."""
+    """Loopback, private and link-local addresses are refused unless listed."""
     if isinstance(address, IPv4Address) and not address.is_global:
         assert is_forbidden(address)
     if address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified:
         assert is_forbidden(address)
 
 
-@given(ipv4 | near_home)
+@given(ipv4 | private_addresses)
 def test_a_listed_host_may_be_private_but_never_multicast(address: IPv4Address) -> None:
     """Listing a host permits it, and a group of hosts cannot be listed."""
     never = address.is_multicast or address.is_unspecified
     assert is_forbidden(address, listed=True) is never
 
 
-@given(near_home)
+@given(private_addresses)
 def test_a_forbidden_literal_is_refused_in_the_url(address: IPv4Address) -> None:
-    """A literal forbidden address is refused when it is submitted, however it is written."""
+    """A forbidden literal is refused at the submission, however it is written."""
     number = int(address)
-    written = [
+    hosts = [
         str(address),
         str(number),
         hex(number),
         f"0{number:o}",
-        *(f"[{form}]" for form in clothed(address)),
+        *(f"[{form}]" for form in ipv6_forms(address)),
     ]
-    for host in written:
+    for host in hosts:
         assert url_fault(f"https://{host}/hook", ()) is not None, host
 
 
 @given(ipv4.filter(lambda address: not is_forbidden(address)))
 def test_a_public_literal_is_accepted_and_a_list_replaces_that(address: IPv4Address) -> None:
-    """An empty list permits any global address, any other only what it lists."""
+    """An empty list permits any global address; any other list permits only its entries."""
     url = f"http://{address}:8080/x"
     assert url_fault(url, ()) is None
     assert url_fault(url, ("example.org",)) is not None
@@ -102,15 +102,15 @@ def test_a_literal_is_read_as_it_was_written(address: IPv4Address | IPv6Address)
 
 @given(st.text(max_size=80) | urls())
 def test_any_text_is_judged_and_never_shown_whole(url: str) -> None:
-    """The judgement never fails; what is shown has no path, query or user."""
+    """The check never fails; the shown URL has no path, query or user."""
     fault = url_fault(url, ())
     assert fault is None or fault
-    shown = redact_url(url)
-    assert shown == "…" or (shown.endswith("/…") and "?" not in shown and "@" not in shown)
+    redacted = redact_url(url)
+    assert redacted == "…" or (redacted.endswith("/…") and "?" not in redacted and "@" not in redacted)
 
 
 @pytest.mark.parametrize(
-    ("url", "about"),
+    ("url", "words"),
     [
         ("ftp://example.org/", "http"),
         ("example.org/hook", "http"),
@@ -146,14 +146,14 @@ def test_any_text_is_judged_and_never_shown_whole(url: str) -> None:
         ("https://user:pass@example.org/hook?token=x", None),
     ],
 )
-def test_faults_name_what_is_wrong(url: str, about: str | None) -> None:
+def test_faults_name_what_is_wrong(url: str, words: str | None) -> None:
     """A bad scheme, an unparsable URL and a forbidden literal have different messages."""
     fault = url_fault(url, ())
-    assert fault is None if about is None else about in (fault or "")
+    assert fault is None if words is None else words in (fault or "")
 
 
 def test_the_host_alone_is_shown() -> None:
-    """URLs may hold secrets, so they are shown without them."""
+    """URLs may contain secrets."""
     assert (
         redact_url("https://u:canary@hooks.example.org:8443/canary?k=canary")
         == "https://hooks.example.org:8443/…"
@@ -169,10 +169,10 @@ def test_names_are_listed_whatever_their_case_and_final_dot() -> None:
 
 
 def test_a_name_of_another_script_is_listed_in_either_form() -> None:
-    """A host is the same however it is written; a name that only looks alike is another."""
-    for written in ("b\u00fccher.de", "B\u00dcCHER.de.", "xn--bcher-kva.de"):
-        for listed in ("b\u00fccher.de", "xn--bcher-kva.de", "B\u00fccher.DE"):
-            assert is_listed(written, (listed,))
+    """A host is the same in either form; a name that only looks alike is another host."""
+    for name in ("b\u00fccher.de", "B\u00dcCHER.de.", "xn--bcher-kva.de"):
+        for listed_name in ("b\u00fccher.de", "xn--bcher-kva.de", "B\u00fccher.DE"):
+            assert is_listed(name, (listed_name,))
     assert url_fault("http://xn--bcher-kva.de/x", ("b\u00fccher.de",)) is None
     assert receiver_of("http://b\u00fccher.de/x") == receiver_of("http://xn--bcher-kva.de/y")
     assert not is_listed("stra\u00dfe.de", ("strasse.de",))
@@ -201,7 +201,7 @@ def test_a_zone_does_not_hide_a_link_local_address() -> None:
     ],
 )
 def test_networks_that_are_not_public_whatever_the_library_knows(address: str) -> None:
-    """A gateway's own translation prefix leads anywhere, and older networks still lead home."""
+    """A translation prefix of a gateway leads anywhere, and older networks are private too."""
     assert is_forbidden(ip_address(address))
 
 
@@ -219,6 +219,6 @@ def test_networks_that_are_not_public_whatever_the_library_knows(address: str) -
     ],
 )
 def test_other_scripts_digits_are_digits(host: str) -> None:
-    """A literal forbidden address is refused at submit, however it is written."""
+    """A forbidden literal is refused at the submission, however it is written."""
     assert parse_literal(host) == IPv4Address("127.0.0.1")
     assert url_fault(f"http://{host}/", ()) is not None

@@ -1,4 +1,4 @@
-"""The one place where what the system says of a file becomes our error."""
+"""Errors of the operating system about files become errors of Ductile in one place."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ductile.errors import Exit, file_error
 def test_a_file_error_has_the_code_and_status_of_its_errno(
     number: int, code: str, status: Exit, says: str
 ) -> None:
-    """No room is something to try again after; what may not be done is denied."""
+    """A full disk is an error to try again; a missing permission is `denied`."""
     error = file_error("cannot write x", OSError(number, os.strerror(number), "x.a1b2"), hint="look")
     assert (error.code, error.exit_status, error.message) == (code, status, says)
     assert error.hint == ("Free some space, then try again." if code == "store_full" else "look")
 
 
 def test_a_file_that_cannot_be_replaced_is_named_itself(tmp_path: Path) -> None:
-    """Not the temporary one that would have become it."""
+    """The error names the target, not the temporary file."""
     target = tmp_path / "file" / "below"
     target.parent.write_text("no directory")
-    with pytest.raises(OSError, match="below") as refused:
+    with pytest.raises(OSError, match="below") as excinfo:
         write_atomically(target, b"data")
-    assert refused.value.filename == str(target)
+    assert excinfo.value.filename == str(target)

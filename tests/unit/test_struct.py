@@ -1,4 +1,4 @@
-"""What every value is: frozen, built by keywords, and silent about what it hides."""
+"""Values are frozen, built by keywords, and hide fields in their repr."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class Account(Value):
     tags: dict[str, str] = field(default_factory=dict)
 
 
-class Place(Value, kw_only=False):
+class Point(Value, kw_only=False):
     x: int
     y: int
 
 
 def test_a_value_is_built_by_keywords_and_stays_as_it_is() -> None:
     account = Account(name="ann", password="canary")
-    # Seen to by the type checker alone; this line would be refused if it had nothing to ignore.
+    # The type checker refuses positional arguments; the comment would be an error if it did not.
     assert Account("ann", "canary") == account  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
         account.name = "bob"  # type: ignore[misc]  # as above
     assert replace(account, name="bob").name == "bob"
     assert account == Account(name="ann", password="canary")
-    assert Place(1, 2) == Place(x=1, y=2)
+    assert Point(1, 2) == Point(x=1, y=2)
 
 
 def test_hidden_fields_are_not_printed() -> None:
@@ -37,9 +37,9 @@ def test_hidden_fields_are_not_printed() -> None:
 
 
 def test_only_what_is_there_can_be_hidden() -> None:
-    """A slip in the name would show the secret."""
+    """A misspelt name would show the secret."""
     with pytest.raises(TypeError, match="no field to hide: pasword"):
 
         @hide_in_repr("pasword")
-        class Slip(Value):
+        class Misspelt(Value):
             password: str

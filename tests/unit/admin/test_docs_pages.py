@@ -1,4 +1,4 @@
-"""The pages of the documentation: each has a title and a summary, and is read whole or by section."""
+"""Every page of the documentation has a title and a summary, and is read whole or by section."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_developers_pages_are_left_out() -> None:
 
 def test_a_page_is_read_whole_or_by_section() -> None:
     """A section ends at the next heading of its level; a comment in code is no heading."""
-    whole = read_page("reference/cli")
+    whole_page = read_page("reference/cli")
     section = read_page("reference/cli", "exit-status")
-    assert section in whole
+    assert section in whole_page
     assert section.startswith("## Exit status\n")
     assert "\n## " not in section
     page = read_page("how-to/call-from-an-agent", "over-mcp")
@@ -48,6 +48,6 @@ def test_comments_for_tests_and_generators_are_left_out() -> None:
 )
 def test_an_unknown_page_or_section_is_refused(name: str, section: str | None, hint: str) -> None:
     """Only listed pages are read, so no path leads out of them."""
-    with pytest.raises(NotFoundError) as refused:
+    with pytest.raises(NotFoundError) as excinfo:
         read_page(name, section)
-    assert hint in (refused.value.hint or "")
+    assert hint in (excinfo.value.hint or "")

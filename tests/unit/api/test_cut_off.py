@@ -30,7 +30,7 @@ API = "api: {enabled: true, auth: {tokens: [{name: t, token: canary, scopes: ['*
 
 
 class Call:
-    """One request; without a body, reading it blocks."""
+    """One request. Without a body, reading it blocks."""
 
     def __init__(self, body: bytes | None) -> None:
         self.scope: Any = {
@@ -56,7 +56,7 @@ class Call:
 
 
 async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_path: Path) -> None:
-    """The daemon stops during a slow commit: the job exists afterwards, and the response says it may."""
+    """A job is stored although the daemon stops during a slow commit; the response says that it may exist."""
     snapshot = compile_snapshot(loaded(a_config(tmp_path, API)), a_discovery(tmp_path, a_manifest("p")))
     clock = Clock()
     store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
@@ -68,31 +68,32 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
     application = ApiApplication(context, services, Router(ENDPOINTS), SignalBus(), time.perf_counter)
     disk, stuck = threading.Event(), threading.Event()
 
-    def hang(_session: Session) -> None:
+    def block_writer(_session: Session) -> None:
         stuck.set()
         disk.wait(60)
 
-    commit = store.run_write(Priority.SETTLE, hang)
+    commit = store.run_write(Priority.SETTLE, block_writer)
     await asyncio.to_thread(stuck.wait, 60)
-    whole, half = Call(b'{"payload": {}}'), Call(None)
-    answering = [
-        asyncio.create_task(application(call.scope, call.receive, call.send)) for call in (whole, half)
+    complete, incomplete = Call(b'{"payload": {}}'), Call(None)
+    tasks = [
+        asyncio.create_task(application(call.scope, call.receive, call.send))
+        for call in (complete, incomplete)
     ]
     async with asyncio.timeout(60):
-        await half.waited_for.wait()
+        await incomplete.waited_for.wait()
         while not store.writer.waiting(Priority.ENQUEUE):  # noqa: ASYNC110 - there is no signal for it
             await asyncio.sleep(0)
-    for each in answering:
-        each.cancel()
+    for task in tasks:
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await each
+            await task
     disk.set()
     await commit
-    # The submission may be in a later batch than the commit that hung; this one comes after both.
+    # The submission may be in a later batch than the commit that hung. This write comes after both.
     await store.run_write(Priority.MAINTENANCE, lambda _session: None)
-    assert [call.sent[0]["status"] for call in (whole, half)] == [503, 503]
-    assert b"may be on the queue" in whole.sent[1]["body"]
-    assert b"the daemon is stopping" in half.sent[1]["body"]
+    assert [call.sent[0]["status"] for call in (complete, incomplete)] == [503, 503]
+    assert b"may be on the queue" in complete.sent[1]["body"]
+    assert b"the daemon is stopping" in incomplete.sent[1]["body"]
     depth = (await store.queue_counts()).depth
     await store.close()
     assert depth == 1

@@ -1,4 +1,4 @@
-"""What anybody may know without a token."""
+"""Information that needs no access token."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ductile.config.compile.compiler import compile_snapshot
     [("127.0.0.1", __version__), ("::1", __version__), (None, __version__), ("192.0.2.2", None)],
 )
 async def test_the_version_is_for_this_machine(peer: str | None, version: str | None, tmp_path: Path) -> None:
-    """As with /healthz, a peer that is not on loopback learns that we live, and no more."""
+    """As with /healthz, a peer that is not on loopback learns only that the daemon lives."""
     snapshot = compile_snapshot(loaded(a_config(tmp_path, "")), a_discovery(tmp_path))
     context: Any = SimpleNamespace(snapshot=lambda: snapshot)
-    nothing: Any = None
-    asked = ApiRequest(context=context, services=nothing, values={}, headers={}, matched=nothing, peer=peer)
-    reply = await show_links(asked)
-    assert isinstance(reply, Reply)
-    about = reply.response
-    assert isinstance(about, About)
-    assert about.version == version
+    unused: Any = None
+    request = ApiRequest(context=context, services=unused, values={}, headers={}, matched=unused, peer=peer)
+    result = await show_links(request)
+    assert isinstance(result, Reply)
+    response = result.response
+    assert isinstance(response, About)
+    assert response.version == version

@@ -1,4 +1,4 @@
-"""Event streams: a new subscriber misses no row, a slow one is cut off."""
+"""Event streams: a new subscriber misses no row, and a slow subscriber is disconnected."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from ductile.store.postgres.store import open_postgres_store
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = open_sqlite(tmp_path / "state.db", clock=lambda: datetime.now(UTC), rng=Random(1))
-    yield opened
-    await opened.close()
+    sqlite_store = open_sqlite(tmp_path / "state.db", clock=lambda: datetime.now(UTC), rng=Random(1))
+    yield sqlite_store
+    await sqlite_store.close()
 
 
 async def enqueue(store: Store, count: int) -> None:
@@ -39,18 +39,18 @@ async def enqueue(store: Store, count: int) -> None:
 
 
 async def test_nothing_is_missed_between_replay_and_following(store: Store) -> None:
-    """What is written while the past is read comes once, in its place."""
+    """A row that is written during the replay is sent once, in order."""
     feed = LedgerStream(store)
     await enqueue(store, 3)
     await feed.start_reading()
-    seen: list[int] = []
+    seqs: list[int] = []
     with feed.subscribed() as follower:
         await enqueue(store, 2)
         async for rows in feed.replay(0, follower.start_seq):
-            seen += [row.seq for row in rows]
-        while len(seen) < 5:
-            seen += [row.seq for row in await follower.next()]
-    assert seen == [1, 2, 3, 4, 5]
+            seqs += [row.seq for row in rows]
+        while len(seqs) < 5:
+            seqs += [row.seq for row in await follower.next()]
+    assert seqs == [1, 2, 3, 4, 5]
 
 
 async def test_a_subscriber_that_falls_behind_is_cut_off(
@@ -61,110 +61,112 @@ async def test_a_subscriber_that_falls_behind_is_cut_off(
     feed = LedgerStream(store)
     await feed.start_reading()
     with feed.subscribed() as slow, feed.subscribed() as quick:
-        taken = 0
+        row_count = 0
         for _ in range(5):
             await enqueue(store, 1)
-            taken += len(await quick.next())
-        assert taken == 5
+            row_count += len(await quick.next())
+        assert row_count == 5
         with pytest.raises(SubscriberDisconnectedError):
             await slow.next()
 
 
 async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
-    """A comment now and then, so that nothing in between takes the silence for an end."""
+    """The comments keep proxies from closing a silent connection."""
     streams = EventStreams(store, keep_alive=0.01)
     sent: list[Any] = []
-    twice = asyncio.Event()
+    kept_alive_twice = asyncio.Event()
 
     async def send(message: Any) -> None:
         sent.append(message)
-        if [each.get("body") for each in sent].count(b": keep-alive\nid: 0\n\n") == 2:
-            twice.set()
+        if [entry.get("body") for entry in sent].count(b": keep-alive\nid: 0\n\n") == 2:
+            kept_alive_twice.set()
 
     stream = (await streams.open(EventFilter()))(send)
-    await twice.wait()
+    await kept_alive_twice.wait()
     streams.close()
     await stream
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store) -> None:
-    """What is not for the reader moves its place; else it would resume where nothing is held."""
+    """Rows that the filter excludes advance the position; otherwise the reader would resume before the
+    oldest row.
+    """
     streams = EventStreams(store, keep_alive=0.01)
     text = b""
-    moved = asyncio.Event()
+    position_sent = asyncio.Event()
 
     async def send(message: Any) -> None:
         nonlocal text
         text += message.get("body", b"")
         if b": keep-alive\nid: 3\n\n" in text:
-            moved.set()
+            position_sent.set()
 
     stream = (await streams.open(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     await enqueue(store, 3)
-    await moved.wait()
+    await position_sent.wait()
     streams.close()
     await stream
     assert b"event:" not in text
 
 
 async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) -> None:
-    """The silence that counts is the reader's, not the ledger's."""
+    """A keep-alive is due after a silence of the stream, not of the ledger."""
     streams = EventStreams(store, keep_alive=0.05)
-    kept = asyncio.Event()
+    kept_alive = asyncio.Event()
 
     async def send(message: Any) -> None:
         if message.get("body", b"").startswith(b": keep-alive"):
-            kept.set()
+            kept_alive.set()
 
     stream = (await streams.open(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     async with asyncio.timeout(PATIENCE):
-        while not kept.is_set():
+        while not kept_alive.is_set():
             await enqueue(store, 1)
     streams.close()
     await stream
 
 
 async def test_a_reader_that_has_seen_more_at_another_node_sees_nothing_twice(tmp_path: Path) -> None:
-    """This node has not read the entry yet with which the reader comes: that is no gap."""
+    """A node that has not read the last entry of the reader yet reports no gap."""
     url = store_url(tmp_path)
-    here, there = (
+    local_store, remote_store = (
         open_postgres_store(url, clock=lambda: datetime.now(UTC), rng=Random(seed)) for seed in (1, 2)
     )
-    streams = EventStreams(here)
+    streams = EventStreams(local_store)
     text = b""
-    reads, complete, began = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    other_began, complete, stream_began = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def send(message: Any) -> None:
         nonlocal text
         text += message.get("body", b"")
         if b"retry: " in text:
-            began.set()
+            stream_began.set()
         if b"id: 4" in text:
             complete.set()
 
     async def send_to_other(message: Any) -> None:
         if b"id: 1" in message.get("body", b""):
-            reads.set()
+            other_began.set()
 
-    await enqueue(here, 1)
-    other = (await streams.open(EventFilter(after=0)))(send_to_other)
-    await reads.wait()
-    await enqueue(there, 2)
+    await enqueue(local_store, 1)
+    other_stream = (await streams.open(EventFilter(after=0)))(send_to_other)
+    await other_began.wait()
+    await enqueue(remote_store, 2)
     stream = (await streams.open(EventFilter(after=3)))(send)
-    await began.wait()
-    await enqueue(here, 1)
+    await stream_began.wait()
+    await enqueue(local_store, 1)
     async with asyncio.timeout(PATIENCE):
         await complete.wait()
     streams.close()
-    await asyncio.gather(stream, other)
-    await asyncio.gather(here.close(), there.close())
+    await asyncio.gather(stream, other_stream)
+    await asyncio.gather(local_store.close(), remote_store.close())
     assert b"gap" not in text
     assert re.findall(rb"^id: (\d+)", text, re.MULTILINE) == [b"4"]
 
 
 async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
-    """`event: gap` with the oldest number, then all that is held."""
+    """The stream sends `event: gap` with the oldest number, and then all rows that are held."""
     await enqueue(store, 5)
     await store.prune(Retention(ledger_rows=2))
     streams = EventStreams(store)
@@ -186,14 +188,14 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
 
 
 async def test_a_store_that_cannot_be_read_is_reported_before_a_stream_begins() -> None:
-    """Once an answer has begun, it can no longer be an error in our shape."""
+    """An error in the format of the API is impossible after the response has begun."""
 
     class Broken:
         async def ledger_range(self) -> tuple[int, int]:
             raise StoreFailedError("the disk is gone")
 
-    broken: Any = Broken()
-    streams = EventStreams(broken)
+    broken_store: Any = Broken()
+    streams = EventStreams(broken_store)
     with pytest.raises(StoreFailedError):
         await streams.open(EventFilter())
     assert streams.count == 0
@@ -202,10 +204,10 @@ async def test_a_store_that_cannot_be_read_is_reported_before_a_stream_begins() 
 async def read_up_to(
     last: bytes,
     streams: EventStreams,
-    wanted: EventFilter,
+    event_filter: EventFilter,
     meanwhile: Callable[[Any, bytes], Awaitable[None]],
 ) -> bytes:
-    """Everything sent up to this text; `meanwhile` gets each message and everything so far."""
+    """Return everything that is sent up to `last`; `meanwhile` gets each message and all text so far."""
     text = b""
     complete = asyncio.Event()
 
@@ -216,7 +218,7 @@ async def read_up_to(
         if last in text:
             complete.set()
 
-    stream = (await streams.open(wanted))(send)
+    stream = (await streams.open(event_filter))(send)
     async with asyncio.timeout(PATIENCE):
         await complete.wait()
     streams.close()
@@ -242,7 +244,7 @@ async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pyt
 
 
 async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None:
-    """Also if nothing is left to replay; every missing number is covered by a gap."""
+    """A gap covers every missing number, also if no row is left to replay."""
     await enqueue(store, 5)
 
     async def grow_and_sweep(message: Any, _text: bytes) -> None:
@@ -255,6 +257,6 @@ async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None
     assert b'id: 5\nevent: gap\ndata: {"oldest":6' in text
     entries = re.findall(rb"id: (\d+)\nevent: (\S+)", text)
     before = [int(number) for number, _ in entries]
-    for place, (number, kind) in zip(before, entries[1:], strict=False):
-        assert kind == b"gap" or int(number) == place + 1
+    for seq, (number, kind) in zip(before, entries[1:], strict=False):
+        assert kind == b"gap" or int(number) == seq + 1
     assert before[-1] == 8

@@ -1,4 +1,4 @@
-"""Tools make functions of operations, and call them by their ids."""
+"""Operation ids are unique and valid as names of functions, because tools make functions of operations."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ductile.api.openapi import fixed_operation_id
 from ductile.config.names import NAME
 from ductile.operations.plugins.skills import command_id, pipeline_id
 
-#: Few letters and many separators: names that could be taken for one another.
+#: Few letters and many separators make names that are easy to confuse.
 NAMES = st.from_regex(r"[a_][ab_2-]{0,5}", fullmatch=True) | st.from_regex(NAME, fullmatch=True)
 COMMANDS = st.tuples(NAMES, NAMES)
 
 
-@given(one=COMMANDS, other=COMMANDS)
-@example(one=("a", "b_c"), other=("a_b", "c"))
-@example(one=("a-b", "c"), other=("a_b", "c"))
-@example(one=("a", "_b"), other=("a_", "b"))
-@example(one=("a", "b__c"), other=("a__b", "c"))
-@example(one=("a_", "b"), other=("a", "_b__2"))
-def test_no_two_commands_have_the_same_id(one: tuple[str, str], other: tuple[str, str]) -> None:
-    """Whatever plugins and commands are called, and whichever others there are."""
-    assert (command_id(*one) == command_id(*other)) == (one == other)
+@given(first=COMMANDS, second=COMMANDS)
+@example(first=("a", "b_c"), second=("a_b", "c"))
+@example(first=("a-b", "c"), second=("a_b", "c"))
+@example(first=("a", "_b"), second=("a_", "b"))
+@example(first=("a", "b__c"), second=("a__b", "c"))
+@example(first=("a_", "b"), second=("a", "_b__2"))
+def test_no_two_commands_have_the_same_id(first: tuple[str, str], second: tuple[str, str]) -> None:
+    """Two commands have the same id only if they are the same command."""
+    assert (command_id(*first) == command_id(*second)) == (first == second)
 
 
 @given(command=COMMANDS, pipeline=NAMES)
 def test_ids_are_names_that_functions_may_have(command: tuple[str, str], pipeline: str) -> None:
-    """Tools that make functions of them take letters, digits, `_` and `-`, and nothing else."""
+    """Tools that create functions accept only letters, digits, `_` and `-`."""
     fixed = {fixed_operation_id(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
     assert len(fixed) == len(ENDPOINTS)
     assert {command_id(*command), pipeline_id(pipeline)}.isdisjoint(fixed)
@@ -40,7 +40,7 @@ def test_ids_are_names_that_functions_may_have(command: tuple[str, str], pipelin
 
 
 def test_ordinary_names_read_as_they_are() -> None:
-    """What most plugins are called needs no more than the names."""
+    """The id of an ordinary name is the name itself."""
     assert command_id("echo", "handle") == "run__echo__handle"
     assert command_id("folder_watch", "poll") == "run__folder_watch__poll"
     assert pipeline_id("nightly-backup") == "start__nightly-backup"

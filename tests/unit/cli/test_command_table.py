@@ -1,4 +1,4 @@
-"""The table of commands and what it names."""
+"""The table of commands names actions that exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ductile.cli.spec import Action
 from ductile.errors import UsageError
 
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
-#: Commands that change something: each of them has --dry-run.
+#: Commands that change something. Each of them has --dry-run.
 MUTATIONS = [
     "system start",
     "system stop",
@@ -40,11 +40,11 @@ MUTATIONS = [
 
 @pytest.mark.parametrize("noun", NOUNS, ids=lambda noun: noun.name)
 def test_the_table_lists_every_action_that_a_module_declares(noun: Noun) -> None:
-    """In the order of their declaration, so that help and source read alike."""
+    """The order is that of the declarations, as in the help."""
     for module in dict.fromkeys(noun.modules.values()):
-        found = vars(import_module(f"ductile.cli.commands.{module}")).values()
-        declared = [each.name for each in found if isinstance(each, Action)]
-        assert [name for name, where in noun.modules.items() if where == module] == declared
+        members = vars(import_module(f"ductile.cli.commands.{module}")).values()
+        declared = [member.name for member in members if isinstance(member, Action)]
+        assert [name for name, module_name in noun.modules.items() if module_name == module] == declared
 
 
 @pytest.mark.parametrize("name", ACTIONS)
@@ -54,7 +54,7 @@ def test_every_action_is_run_by_a_function(name: str) -> None:
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_can_be_tried(name: str) -> None:
-    """`--dry-run`."""
+    """The option is `--dry-run`."""
     assert any("--dry-run" in option.flags for option in ACTIONS[name].options)
 
 
@@ -66,7 +66,7 @@ def test_every_short_form_stands_for_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"),
+    ("words", "action"),
     [
         ("queue", "list"),
         ("queue --json", "list"),
@@ -76,11 +76,11 @@ def test_every_short_form_stands_for_something() -> None:
         ("--json queue purge echo", "purge"),
     ],
 )
-def test_queue_is_a_noun_and_a_short_form(words: str, meant: str) -> None:
-    """`queue` alone lists; with an action it is the noun."""
+def test_queue_is_a_noun_and_a_short_form(words: str, action: str) -> None:
+    """`queue` alone lists jobs; with an action it is the noun."""
     request = parse(words.split())
     assert request.action is not None
-    assert request.action.name == meant
+    assert request.action.name == action
 
 
 def test_a_misspelt_action_of_queue_is_not_taken_for_something_else() -> None:

@@ -1,4 +1,4 @@
-"""Text for people."""
+"""Output for people."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Terminal(io.StringIO):
 
 
 def test_columns_are_aligned_and_not_cut_when_piped() -> None:
-    """Plain text without tabs; a program that reads it gets all of it."""
+    """Piped output is plain text without tabs, and no text is cut."""
     text = Console().table(["NAME", "WHAT"], [["a", "x" * 300], ["long-name", "y"]])
     assert text.splitlines() == ["NAME       WHAT", "a          " + "x" * 300, "long-name  y"]
 
 
 def test_a_terminal_gets_lines_that_fit() -> None:
-    """A table that wraps is not a table."""
+    """No line is longer than the terminal is wide."""
     text = Console(width=50).table(["NAME", "WHAT"], [["a", "x" * 300]])
     assert max(len(line) for line in text.splitlines()) == 50
     assert text.endswith("…")
 
 
 def test_no_column_falls_off_the_edge_of_a_terminal() -> None:
-    """One long cell costs its own column room, not the columns after it."""
+    """A long cell is cut in its own column; the columns after it stay visible."""
     text = Console(width=50).table(
         ["NAME", "WHAT", "BREAKER"], [["a", "x" * 300, "open"], ["b", "y", "closed"]]
     )
@@ -43,7 +43,7 @@ def test_no_column_falls_off_the_edge_of_a_terminal() -> None:
 
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), max_size=4))
 def test_cells_cannot_break_the_table_or_drive_the_terminal(rows: list[list[str]]) -> None:
-    """Names and descriptions are written by others."""
+    """Names and descriptions come from plugins, so their control characters are escaped."""
     text = Console().table(["A", "B"], rows)
     assert len(text.split("\n")) == 1 + len(rows)
     assert not any(ord(character) < 32 and character != "\n" for character in text)
@@ -55,7 +55,7 @@ def test_escape_sequences_are_made_visible() -> None:
 
 
 def test_colour_only_for_a_terminal_that_wants_it() -> None:
-    """Not when piped, not with NO_COLOR, not on a dumb terminal."""
+    """Output has no colour if it is piped, if NO_COLOR is set, or on a dumb terminal."""
     assert console_for(Terminal(), {}).colour
     assert not console_for(Terminal(), {"NO_COLOR": "1"}).colour
     assert not console_for(Terminal(), {"TERM": "dumb"}).colour
@@ -65,10 +65,12 @@ def test_colour_only_for_a_terminal_that_wants_it() -> None:
 
 
 def test_prose_at_the_end_of_a_row_goes_on_below_itself() -> None:
-    """What people came for is not cut; the next row begins after the last line of it."""
-    because = "payload.size is 3, and it would have to be greater than 5 for this step"
+    """Prose is wrapped, not cut; the next row begins after its last line."""
+    explanation = "payload.size is 3, and it would have to be greater than 5 for this step"
     text = Console(width=50).table(
-        ["STEP", "RESULT", "BECAUSE"], [["make", "bypassed", because], ["send", "runs", ""]], wrap_last=True
+        ["STEP", "RESULT", "BECAUSE"],
+        [["make", "bypassed", explanation], ["send", "runs", ""]],
+        wrap_last=True,
     )
     assert text.splitlines() == [
         "STEP  RESULT    BECAUSE",
@@ -80,13 +82,13 @@ def test_prose_at_the_end_of_a_row_goes_on_below_itself() -> None:
 
 
 def test_prose_is_one_line_when_piped() -> None:
-    """A program that reads it gets a line for each row."""
+    """A program that reads the output gets one line per row."""
     text = Console().table(["STEP", "BECAUSE"], [["make", "word " * 30 + "end"]], wrap_last=True)
     assert len(text.splitlines()) == 2
 
 
 def test_a_remark_below_a_row_goes_on_below_itself_on_a_terminal_only() -> None:
-    """Why a step failed is not broken in the middle of a word."""
+    """An error message is wrapped at spaces."""
     assert Console(width=40).wrap_beside("    ", "word " * 10) == [
         "    " + "word " * 6 + "word",
         "    word word word",
@@ -95,7 +97,7 @@ def test_a_remark_below_a_row_goes_on_below_itself_on_a_terminal_only() -> None:
 
 
 def test_spare_columns_make_room_for_prose() -> None:
-    """Lines of twenty columns can be read in a list, and are tiring in a sentence."""
+    """Optional columns are left out if prose would become narrow."""
     row = ["n" * 18, "c" * 20, "word " * 20]
     narrow = Console(width=62)
     assert "CREATED" in narrow.table(["NAME", "CREATED", "ABOUT"], [row], optional=["CREATED"])

@@ -1,4 +1,4 @@
-"""Texts of responses on a terminal: local times, whole commands, short reasons, colours."""
+"""Texts of responses on a terminal: local times, whole commands, short reasons and colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ RETRY = "ductile job retry 01a1eeae-64fc-7cf5-948c-cd10cbeb32f0 --from-step gree
 
 
 def test_times_in_a_sentence_are_local() -> None:
-    """On a terminal without the date of today; in a pipe with it; if verbose, unchanged."""
+    """A terminal shows times of today without the date, a pipe shows the date, and verbose output is
+    unchanged.
+    """
     text = "It waits since 2026-02-08T11:00:05.123456Z, and ran at 2026-02-07T23:30:00Z."
     assert fmt.local_times(text, NARROW) == "It waits since 12:00:05, and ran at 00:30:00."
     piped = NARROW._replace(width=None, today="")
@@ -30,7 +32,7 @@ def test_times_in_a_sentence_are_local() -> None:
     "command", [RETRY, f"`{RETRY}`", f"(see `{RETRY}`)", f"fix it ({RETRY}), then again"]
 )
 def test_a_command_is_never_broken(command: str) -> None:
-    """It can be copied from the terminal, also if it is longer than the line."""
+    """A command can be copied from the terminal, also if it is longer than the line."""
     text = fmt.sentence(
         f"A retry would fail in the same way: correct the pipeline, then: {command}", NARROW, "  "
     )
@@ -57,7 +59,7 @@ def test_what_differs_from_job_to_job_comes_first(reason: str, error: str | None
 
 
 def test_statuses_have_colours_in_tables_and_the_columns_stay_aligned() -> None:
-    """Only in columns of statuses: a plugin may have such a name."""
+    """Only columns of statuses are coloured, because a plugin may be called `failed`."""
     rows = [("failed", "failed", "now"), ("echo", "succeeded", "later")]
     console = Console(colour=True, width=80)
     header, first, second = console.table(("PLUGIN", "STATUS", "WHEN"), rows).split("\n")
@@ -67,7 +69,7 @@ def test_statuses_have_colours_in_tables_and_the_columns_stay_aligned() -> None:
 
 
 def test_columns_without_a_value_make_room_on_a_terminal() -> None:
-    """A last column that says nothing is left out; a column of dashes only where there is no room."""
+    """An empty last column is left out; a column of dashes is left out only if the terminal is too narrow."""
     rows = [("a" * 20, "-", "b" * 20, ""), ("c", "-", "d", "")]
     headers = ("NAME", "SINCE", "WHAT", "ABOUT")
     assert Console(width=80).table(headers, rows).split("\n")[0].split() == ["NAME", "SINCE", "WHAT"]

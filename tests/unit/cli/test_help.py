@@ -1,4 +1,4 @@
-"""Help is read in a terminal."""
+"""The help fits a terminal, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def help_of(words: str) -> str:
 
 @pytest.mark.parametrize("words", LINES)
 def test_no_line_of_help_is_longer_than_a_terminal(words: str) -> None:
-    """80 columns, whatever the terminal, so that the same text is seen everywhere."""
+    """Every line has at most 80 columns, whatever the width of the terminal."""
     assert [line for line in help_of(words).splitlines() if len(line) > 80] == []
 
 
 def test_text_without_room_continues_below_itself() -> None:
-    """The left column stays free, so that a name is found by looking down."""
+    """The left column stays free, so that names are easy to find."""
     assert "  backup FILE|DIR   write configuration, store and plugins to one archive, also\n" + (
         " " * 20 + "while the daemon runs\n"
     ) in help_of("system")
@@ -54,7 +54,7 @@ def test_text_without_room_continues_below_itself() -> None:
 
 @given(st.text(), st.integers(1, 30))
 def test_wrapping_keeps_every_word_and_its_width(text: str, width: int) -> None:
-    """Nothing is lost but spaces, and no line is longer than asked for."""
+    """Only spaces are lost, and no line is longer than the width."""
     lines = wrap(text, width)
     assert "".join(lines).replace(" ", "") == "".join(text.split())
     assert all(len(line) <= width and line == line.strip() for line in lines)
@@ -62,12 +62,12 @@ def test_wrapping_keeps_every_word_and_its_width(text: str, width: int) -> None:
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1))
 def test_words_that_have_room_are_not_broken(words: list[str]) -> None:
-    """Read one after the other they are the words that were given."""
+    """The wrapped lines have the same words in the same order."""
     assert " ".join(wrap(" ".join(words), 5)).split() == words
 
 
 def test_hanging_text_is_below_its_first_line() -> None:
-    """Also where there is no text at all."""
+    """An empty text is allowed."""
     assert wrap_hanging("  -n  ", "one two three", 14) == ["  -n  one two", "      three"]
     assert wrap_hanging("  -n  ", "", 14) == ["  -n"]
 
@@ -78,7 +78,7 @@ ILLUSTRATED = {
     for action in noun.actions
     if action.examples
 }
-#: What people type most.
+#: The most used commands.
 EXPECTED = (
     *("plugin run", "plugin test", "pipeline run", "pipeline check", "job list", "job explain", "job retry"),
     *("system logs", "system backup", "config set", "schedule next", "schedule explain", "event send"),
@@ -88,46 +88,46 @@ EXPECTED = (
 
 @pytest.mark.parametrize("words", EXPECTED)
 def test_the_most_used_commands_have_examples(words: str) -> None:
-    """In the help, after the options, each with what it is for."""
-    *_, shown = help_of(words).partition("\nExamples:\n")
-    assert [line.strip() for line in shown.splitlines()] == [
-        line for each in ILLUSTRATED[words] for line in (f"# {each.purpose}", each.line)
+    """The examples follow the options, each with its purpose."""
+    *_, examples = help_of(words).partition("\nExamples:\n")
+    assert [line.strip() for line in examples.splitlines()] == [
+        line for example in ILLUSTRATED[words] for line in (f"# {example.purpose}", example.line)
     ]
 
 
 @pytest.mark.parametrize(
     ("words", "example"),
-    [(words, each) for words, examples in ILLUSTRATED.items() for each in examples],
+    [(words, example) for words, examples in ILLUSTRATED.items() for example in examples],
     ids=lambda value: value.line if isinstance(value, Example) else "",
 )
 def test_every_example_can_be_typed(words: str, example: Example) -> None:
-    """Read by the real grammar it is a call of this command, with values of the right kind."""
+    """The parser accepts the example as a call of this command, with valid values."""
     program, *typed = shlex.split(example.line)
     request = parse(typed)
     assert program == "ductile"
     assert request.noun is not None
     assert request.action is not None
     assert f"{request.noun.name} {request.action.name}" == words
-    given = {name: str(value) for name, value in request.arguments.items() if value not in (None, False)}
-    if not given.get("payload", "@").startswith("@"):
-        assert isinstance(json.loads(given["payload"]), dict)
-    assert not any(suggest_scope(scope, []) for scope in given.get("scopes", "*").split(","))
-    if "since" in given:
-        parse_instant(given["since"], now=EPOCH, zone=UTC)  # raises if it is refused
+    arguments = {name: str(value) for name, value in request.arguments.items() if value not in (None, False)}
+    if not arguments.get("payload", "@").startswith("@"):
+        assert isinstance(json.loads(arguments["payload"]), dict)
+    assert not any(suggest_scope(scope, []) for scope in arguments.get("scopes", "*").split(","))
+    if "since" in arguments:
+        parse_instant(arguments["since"], now=EPOCH, zone=UTC)  # raises if it is refused
 
 
 @pytest.mark.parametrize(
     ("option", "words"), [("--status", [*JobStatus, *STATUS_ALIASES]), ("--by", [*SubmittedBy])]
 )
 def test_help_names_every_value_that_is_accepted(option: str, words: list[str]) -> None:
-    """The error for another value lists the same ones."""
+    """The error for an invalid value lists the same values."""
     noun = find_noun("job")
     assert noun is not None
     action = noun.action("list")
     assert action is not None
-    (about,) = [each.help for each in action.options if option in each.flags]
-    _, _, listed = about.partition(": ")
-    assert set(re.findall(r"[a-z_]+", listed)) - {"or"} == {str(word) for word in words}
+    (help_text,) = [candidate.help for candidate in action.options if option in candidate.flags]
+    _, _, values = help_text.partition(": ")
+    assert set(re.findall(r"[a-z_]+", values)) - {"or"} == {str(word) for word in words}
 
 
 @pytest.mark.parametrize(

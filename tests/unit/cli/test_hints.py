@@ -1,4 +1,4 @@
-"""Commands in hints can be copied: they carry the configuration that was named."""
+"""Hints contain complete commands, with the configuration that the user named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ductile.cli.parser import find_daemon_options
 
 
 @pytest.mark.parametrize(
-    ("hint", "shown"),
+    ("hint", "completed"),
     [
         ("Start it with `ductile system start`.", "Start it with `ductile system start --config my\\ demo`."),
         ("mend it, then: ductile job retry 01a", "mend it, then: ductile job retry 01a --config my\\ demo"),
@@ -32,15 +32,17 @@ from ductile.cli.parser import find_daemon_options
         ("nothing to run", None),
     ],
 )
-def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | None) -> None:
-    """At the end of a command where that is known; else at its beginning, which means the same."""
-    expected = hint if shown is None else shown.replace("my\\ demo", "'my demo'")
+def test_a_hint_with_the_configuration_that_was_named(hint: str, completed: str | None) -> None:
+    """The option is appended where the end of the command is known, and otherwise inserted at its
+    beginning.
+    """
+    expected = hint if completed is None else completed.replace("my\\ demo", "'my demo'")
     assert add_daemon_options(hint, "--config 'my demo'") == expected
     assert add_daemon_options(hint, None) == hint
 
 
 @pytest.mark.parametrize(
-    ("words", "where"),
+    ("words", "options"),
     [
         ("job list --config demo", "--config demo"),
         ("--config=demo job list", "--config demo"),
@@ -51,5 +53,5 @@ def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | No
         ("run echo -- --config demo", None),
     ],
 )
-def test_where_the_daemon_is_is_found_anywhere_on_the_line(words: str, where: str | None) -> None:
-    assert find_daemon_options(words.split()) == where
+def test_where_the_daemon_is_is_found_anywhere_on_the_line(words: str, options: str | None) -> None:
+    assert find_daemon_options(words.split()) == options

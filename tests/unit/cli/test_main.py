@@ -1,4 +1,4 @@
-"""How an invocation ends, whatever happens in it."""
+"""Every invocation ends with an exit status and at most one message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from ductile.cli.main import run
 
 
-class Failing(io.StringIO):
-    """An output on which the first write goes wrong."""
+class FailingOutput(io.StringIO):
+    """An output whose first write raises an error."""
 
     def __init__(self, fault: BaseException) -> None:
         super().__init__()
@@ -25,16 +25,16 @@ class Failing(io.StringIO):
 
 
 def test_an_interrupt_ends_with_130_and_without_a_word() -> None:
-    """Exit status 130; a user who pressed Ctrl-C needs no message."""
+    """The exit status is 130, without a message."""
     err = io.StringIO()
-    assert run(["version"], {}, Failing(KeyboardInterrupt()), err) == 130
+    assert run(["version"], {}, FailingOutput(KeyboardInterrupt()), err) == 130
     assert err.getvalue() == ""
 
 
 def test_a_bug_is_reported_in_one_line_without_its_values() -> None:
-    """No traceback, and an exception's own text may hold a secret."""
+    """No traceback is printed, because the text of an exception may contain a secret."""
     err = io.StringIO()
-    assert run(["version"], {}, Failing(ValueError("canary")), err) == 1
+    assert run(["version"], {}, FailingOutput(ValueError("canary")), err) == 1
     assert err.getvalue().splitlines() == [
         "error: internal_error: an unexpected error in Ductile (ValueError)",
         "hint: run with -v for the traceback",
@@ -42,15 +42,15 @@ def test_a_bug_is_reported_in_one_line_without_its_values() -> None:
 
 
 def test_a_bug_with_v_shows_where_it_is() -> None:
-    """For the report."""
+    """The traceback is for a bug report."""
     err = io.StringIO()
-    assert run(["version", "-v"], {}, Failing(ValueError("why")), err) == 1
+    assert run(["version", "-v"], {}, FailingOutput(ValueError("why")), err) == 1
     assert "Traceback" in err.getvalue()
 
 
 def test_a_bug_is_json_where_json_was_asked_for() -> None:
-    """Errors as JSON too, on stdout, alone."""
-    out, err = Failing(ValueError("canary")), io.StringIO()
+    """With `--json`, an error is the only output on stdout."""
+    out, err = FailingOutput(ValueError("canary")), io.StringIO()
     assert run(["version", "--json"], {}, out, err) == 1
     body = json.loads(out.getvalue())
     assert body["error"]["code"] == "internal_error"
@@ -60,7 +60,7 @@ def test_a_bug_is_json_where_json_was_asked_for() -> None:
 
 @pytest.mark.parametrize("words", [[], ["config"], ["plugin", "-v"]])
 def test_an_incomplete_line_shows_help_and_is_a_usage_error(words: list[str]) -> None:
-    """Exit 2, and nothing on stdout that a script could take for an answer."""
+    """The exit status is 2, and stdout is empty."""
     out, err = io.StringIO(), io.StringIO()
     assert run(words, {}, out, err) == 2
     assert out.getvalue() == ""

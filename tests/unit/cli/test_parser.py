@@ -1,4 +1,4 @@
-"""From words to a call."""
+"""The parser turns words into a command."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ductile.cli.suggestions import SYNONYMS
 from ductile.errors import UsageError
 
 
-def the_error(*words: str) -> UsageError:
-    with pytest.raises(UsageError) as caught:
+def parse_error(*words: str) -> UsageError:
+    with pytest.raises(UsageError) as excinfo:
         parse(words)
-    return caught.value
+    return excinfo.value
 
 
-def called(request: ParsedCommand) -> tuple[str, str]:
+def called_names(request: ParsedCommand) -> tuple[str, str]:
     assert request.action is not None
     return (request.noun.name if request.noun else "", request.action.name)
 
@@ -35,46 +35,48 @@ def called(request: ParsedCommand) -> tuple[str, str]:
     ],
 )
 def test_config_is_accepted_before_and_after_the_action(words: list[str]) -> None:
-    """The last one counts."""
+    """The last value counts."""
     request = parse(words)
-    assert called(request) == ("config", "check")
+    assert called_names(request) == ("config", "check")
     assert request.config == "here"
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("option", ["--json", "-v", "--verbose", "-h", "--help"])
-def test_common_options_stand_anywhere(option: str, place: int) -> None:
-    """Every command takes them."""
+def test_common_options_stand_anywhere(option: str, position: int) -> None:
+    """Every command accepts the common options."""
     words = ["plugin", "list"]
-    words.insert(place, option)
+    words.insert(position, option)
     request = parse(words)
-    assert called(request) == ("plugin", "list")
+    assert called_names(request) == ("plugin", "list")
     assert request.json == (option == "--json")
     assert request.verbose == (option in {"-v", "--verbose"})
     assert request.help == (option in {"-h", "--help"})
 
 
 def test_every_row_of_the_table_can_be_called() -> None:
-    """With its required arguments and no options."""
+    """The required arguments are enough; no option is required."""
     for noun in NOUNS:
         for action in noun.actions:
-            needed = [argument.name for argument in action.arguments if argument.required]
-            request = parse([noun.name, action.name, *needed])
-            assert called(request) == (noun.name, action.name)
-            assert all(request.arguments[name] in (name, [name], (name,)) for name in needed)
-    assert called(parse(["version"])) == called(parse(["--version"])) == ("", VERSION_COMMAND.name)
+            required = [argument.name for argument in action.arguments if argument.required]
+            request = parse([noun.name, action.name, *required])
+            assert called_names(request) == (noun.name, action.name)
+            assert all(request.arguments[name] in (name, [name], (name,)) for name in required)
+    assert (
+        called_names(parse(["version"])) == called_names(parse(["--version"])) == ("", VERSION_COMMAND.name)
+    )
 
 
 def test_short_forms_mean_their_long_forms() -> None:
     for form in SHORT_FORMS:
         action = next(noun for noun in NOUNS if noun.name == form.noun).action(form.action)
         assert action is not None
-        needed = [argument.name for argument in action.arguments if argument.required]
-        assert called(parse([form.name, *needed])) == (form.noun, form.action)
+        required = [argument.name for argument in action.arguments if argument.required]
+        assert called_names(parse([form.name, *required])) == (form.noun, form.action)
 
 
 def test_options_and_arguments_may_be_mixed() -> None:
-    """No order to remember."""
+    """Options and arguments may come in any order."""
     expected = {"KEY": "a.b", "VALUE": "1", "dry_run": True, "apply": False, "lock": False}
     for words in (["--dry-run", "a.b", "1"], ["a.b", "--dry-run", "1"], ["a.b", "1", "--dry-run"]):
         assert parse(["config", "set", *words]).arguments == expected
@@ -83,7 +85,7 @@ def test_options_and_arguments_may_be_mixed() -> None:
 
 @pytest.mark.parametrize("value", ["-5", "-0.5"])
 def test_a_negative_number_is_a_value(value: str) -> None:
-    """`config set` takes any value; after `--` really any."""
+    """`config set` accepts any value; after `--` also one that looks like an option."""
     assert parse(["config", "set", "k", value]).arguments["VALUE"] == value
     assert parse(["config", "set", "--", "k", "--json"]).arguments["VALUE"] == "--json"
 
@@ -111,22 +113,22 @@ def test_a_negative_number_is_a_value(value: str) -> None:
     ],
 )
 def test_near_misses_are_suggested(words: list[str], suggestion: str) -> None:
-    """Did-you-mean for nouns, actions and options, across levels and by the words of other tools."""
-    assert f"did you mean `{suggestion}`?" in (the_error(*words).hint or "")
+    """Misspelt nouns, actions and options are suggested, across levels and by the words of other tools."""
+    assert f"did you mean `{suggestion}`?" in (parse_error(*words).hint or "")
 
 
 def test_an_action_of_several_nouns_is_suggested_with_each() -> None:
-    hint = the_error("list").hint or ""
+    hint = parse_error("list").hint or ""
     assert all(f"`ductile {noun.name} list`" in hint for noun in NOUNS if "list" in noun.modules)
 
 
 def test_every_suggested_command_exists() -> None:
-    """What is suggested works when it is typed: the words for other tools, plurals, and actions alone."""
+    """Suggestions for words of other tools, plurals and single actions can be typed as they are."""
     words = [line.split() for line in SYNONYMS]
     words += [[f"{noun.name}s"] for noun in NOUNS if find_short_form(f"{noun.name}s") is None]
     words += [[action] for noun in NOUNS for action in noun.modules if action not in first_words()]
     for typed in words:
-        suggested = re.findall(r"`ductile ([^`]*)`", (the_error(*typed).hint or "").partition("? See ")[0])
+        suggested = re.findall(r"`ductile ([^`]*)`", (parse_error(*typed).hint or "").partition("? See ")[0])
         assert suggested, typed
         for line in suggested:
             assert parse([*line.split(), "--help"]).action is not None, (typed, line)
@@ -145,21 +147,23 @@ def test_every_suggested_command_exists() -> None:
     ],
 )
 def test_an_invalid_command_line_is_a_usage_error_with_a_hint(words: list[str]) -> None:
-    """Exit 2. Options are not abbreviated, or a new one would change what old scripts mean."""
-    error = the_error(*words)
+    """The exit status is 2. Options cannot be abbreviated, because a new option could change an old
+    script.
+    """
+    error = parse_error(*words)
     assert error.exit_status == 2
     assert error.hint
 
 
 def test_help_as_a_word() -> None:
-    """`ductile help config` is what some people try first."""
+    """`ductile help config` shows the same help as `ductile config --help`."""
     assert parse(["help"]).help
     assert parse(["help", "config"]) == parse(["config", "--help"])
     assert parse(["help", "config", "set"]).action == parse(["config", "set", "--help"]).action
 
 
 def test_json_is_recognised_in_a_line_that_cannot_be_parsed() -> None:
-    """Errors are JSON too, and what stands behind `--` is not an option."""
+    """Errors are JSON too; `--json` after `--` is a value."""
     assert wants_json(["nonsense", "--json"])
     assert not wants_json(["config", "set", "k", "--", "--json"])
 
@@ -175,12 +179,12 @@ def test_json_is_recognised_in_a_line_that_cannot_be_parsed() -> None:
     ],
 )
 def test_the_daemon_is_looked_after_by_short_forms(word: str, noun: str, action: str) -> None:
-    assert called(parse([word])) == (noun, action)
+    assert called_names(parse([word])) == (noun, action)
 
 
 @pytest.mark.parametrize("word", ["explain", "retry"])
 def test_jobs_are_looked_after_by_short_forms(word: str) -> None:
-    assert called(parse([word, "01a1"])) == ("job", word)
+    assert called_names(parse([word, "01a1"])) == ("job", word)
 
 
 @pytest.mark.parametrize(
@@ -193,4 +197,4 @@ def test_jobs_are_looked_after_by_short_forms(word: str) -> None:
     ],
 )
 def test_an_action_without_its_noun_is_completed(word: str, hint: str) -> None:
-    assert hint in (the_error(word).hint or "")
+    assert hint in (parse_error(word).hint or "")

@@ -1,4 +1,4 @@
-"""Values shown as YAML (`config show`)."""
+"""`config show` prints values as YAML."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ VALUES = st.recursive(
 @given(VALUES)
 @example({"a": [[1, [2]], {"b": {"c": []}}]})
 def test_shown_yaml_reads_back_as_the_same_value(value: JsonValue) -> None:
-    """What `config show` prints can be pasted into a configuration."""
+    """The output of `config show` can be pasted into a configuration."""
     assert to_plain(parse_yaml(to_yaml(value), file="shown")) == value
 
 
 def test_it_looks_as_people_write_it() -> None:
-    """No quotes where none are needed."""
-    shown = to_yaml(
-        {"plugins": {"echo": {"config": {"message": "hello there", "key": "${KEY}"}}}, "a": ["b"]}
-    )
-    assert shown.splitlines() == [
+    """Values are quoted only if necessary."""
+    text = to_yaml({"plugins": {"echo": {"config": {"message": "hello there", "key": "${KEY}"}}}, "a": ["b"]})
+    assert text.splitlines() == [
         "plugins:",
         "  echo:",
         "    config:",

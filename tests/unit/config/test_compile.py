@@ -1,4 +1,4 @@
-"""The snapshot with all defaults and references resolved."""
+"""A snapshot has all defaults and references resolved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def a_snapshot(tmp_path: Path, yaml: str, *manifests: Manifest, refused: tuple[s
 
 
 def test_defaults_that_depend_on_the_machine(tmp_path: Path) -> None:
-    """Workers are one less than the processors, the zone is the system's."""
+    """`max_workers` is one less than the number of processors, and the time zone is that of the system."""
     snapshot = a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: daily}}}")
     assert (snapshot.max_workers, snapshot.timezone) == (3, "Europe/Vienna")
     assert snapshot.plugins["echo"].schedules[0].rule.timezone == "Europe/Vienna"
@@ -100,10 +100,10 @@ def test_policies_of_a_plugin(tmp_path: Path) -> None:
 
 def test_timeouts_by_command_then_by_plugin_then_the_default(tmp_path: Path) -> None:
     plugin = a_snapshot(tmp_path, "plugins: {echo: {}}").plugins["echo"]
-    found = [
+    timeouts = [
         plugin.timeout_for(name).total_seconds() for name in ("poll", "handle", "health", "init", "sync")
     ]
-    assert found == [60, 120, 10, 30, 60]
+    assert timeouts == [60, 120, 10, 30, 60]
     plugin = a_snapshot(tmp_path, "plugins: {echo: {timeout: 7s, timeouts: {poll: 5m}}}").plugins["echo"]
     assert [plugin.timeout_for(name).total_seconds() for name in ("poll", "handle")] == [300, 7]
 
@@ -118,7 +118,9 @@ def test_timeouts_by_command_then_by_plugin_then_the_default(tmp_path: Path) -> 
     ],
 )
 def test_parallelism(tmp_path: Path, settings: str, *, safe: bool, parallelism: int, warned: bool) -> None:
-    """Max_workers, or 1 when not concurrency-safe; a larger explicit value wins with a WARN."""
+    """The default is `max_workers`, or 1 if the plugin is not concurrency-safe; a larger setting counts
+    and is a warning.
+    """
     manifest = a_manifest("echo", concurrency_safe=safe)
     snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}", manifest)
     assert snapshot.plugins["echo"].parallelism == parallelism
@@ -129,13 +131,13 @@ def test_uses_makes_an_instance_with_its_own_settings(tmp_path: Path) -> None:
     """`uses` makes an instance with its own config and schedules."""
     yaml = "plugins: {one: {uses: echo, config: {x: 1}}, echo: {config: {x: 2}, schedule: {cron: '@hourly'}}}"
     snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo"), a_manifest("spare"))
-    one, echo = snapshot.plugins["one"], snapshot.plugins["echo"]
-    assert one.installed is echo.installed is not None
-    assert (one.uses, one.config.reveal(), one.schedules) == ("echo", {"x": 1}, ())
+    instance, echo = snapshot.plugins["one"], snapshot.plugins["echo"]
+    assert instance.installed is echo.installed is not None
+    assert (instance.uses, instance.config.reveal(), instance.schedules) == ("echo", {"x": 1}, ())
     assert echo.schedules[0].rule.trigger == Cron(
         times=CronTable(expression="0 * * * *", timezone=snapshot.timezone)
     )
-    assert one.config_hash != echo.config_hash
+    assert instance.config_hash != echo.config_hash
     assert list(snapshot.available) == ["spare"]
 
 
@@ -180,9 +182,9 @@ def test_a_plugin_that_cannot_run_carries_the_reason(tmp_path: Path) -> None:
 )
 def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> None:
     """An unknown command is found when the configuration is compiled."""
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         a_snapshot(tmp_path, f"plugins: {{echo: {{}}}}\n{yaml}")
-    (problem,) = refused.value.problems
+    (problem,) = excinfo.value.problems
     assert (problem.key, problem.expected) == (key, "one of poll, handle")
     assert problem.line == 2
 
@@ -199,9 +201,9 @@ def test_an_unknown_command_is_an_error(tmp_path: Path, yaml: str, key: str) -> 
     ],
 )
 def test_a_misspelt_command_suggests_the_closest(tmp_path: Path, yaml: str, hint: str | None) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         a_snapshot(tmp_path, yaml)
-    assert [problem.hint for problem in refused.value.problems] == [hint]
+    assert [problem.hint for problem in excinfo.value.problems] == [hint]
 
 
 def test_a_misspelt_plugin_suggests_the_closest(tmp_path: Path) -> None:
@@ -238,13 +240,13 @@ def test_a_manifest_that_names_no_keys_takes_any(tmp_path: Path) -> None:
 
 
 def test_a_schedule_for_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         a_snapshot(tmp_path, "plugins: {echo: {schedule: {every: 1h}}}", a_manifest("echo", "handle"))
-    assert "no command poll" in refused.value.problems[0].message
+    assert "no command poll" in excinfo.value.problems[0].message
 
 
 def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
-    """Targets with their command, tokens with their scopes, secrets by reference."""
+    """Routes have their command, tokens their scopes, and secrets are resolved by reference."""
     config = a_config_of(
         tmp_path,
         {
@@ -291,8 +293,8 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
     assert snapshot.artifact_roots == (tmp_path / "out",)
 
 
-@pytest.mark.parametrize("written", ["${T}", "secret-t"])
-def test_a_snapshot_holds_only_digests_of_tokens(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize("token_setting", ["${T}", "secret-t"])
+def test_a_snapshot_holds_only_digests_of_tokens(tmp_path: Path, token_setting: str) -> None:
     """No token is reachable from a snapshot or printed with it."""
     config = a_config_of(
         tmp_path,
@@ -301,14 +303,14 @@ def test_a_snapshot_holds_only_digests_of_tokens(tmp_path: Path, written: str) -
             plugins: {echo: {}}
             api: {auth: {tokens: [{token: "WRITTEN", scopes: ["*"]}, {token: "${V}"}]}}
             tokens: [{name: cli, key: "${U}", scopes_file: cli.json}, {name: signs, key: "${W}"}]
-            """.replace("WRITTEN", written),
+            """.replace("WRITTEN", token_setting),
             "cli.json": '{"scopes": ["jobs:ro"]}',
         },
     )
     environ = {"T": "secret-t", "U": "secret-u", "V": "secret-v", "W": "signing-w"}
     snapshot = compile_snapshot(loaded(config, environ), a_discovery(tmp_path, a_manifest("echo")))
-    texts = [thing for thing in reachable(snapshot) if isinstance(thing, (str, bytes))]
-    assert "signing-w" in texts  # what has to sign is kept: so the walk does see secrets
+    texts = [value for value in reachable(snapshot) if isinstance(value, (str, bytes))]
+    assert "signing-w" in texts  # a secret that signs is kept, so the search finds secrets
     assert [text for text in texts if "secret-" in str(text)] == []
     assert [token.digest for token in snapshot.tokens] == [digest_of(b"secret-t"), digest_of(b"secret-u")]
     assert "digest" not in repr(snapshot.tokens)
@@ -316,29 +318,29 @@ def test_a_snapshot_holds_only_digests_of_tokens(tmp_path: Path, written: str) -
 
 def reachable(start: object) -> Iterator[object]:
     """Return every object a value holds, except code: from code the whole program is reachable."""
-    seen: dict[int, object] = {}
-    left = [start]
-    while left:
-        thing = left.pop()
-        if id(thing) in seen or isinstance(thing, (type, ModuleType, FunctionType)):
+    visited: dict[int, object] = {}
+    pending = [start]
+    while pending:
+        value = pending.pop()
+        if id(value) in visited or isinstance(value, (type, ModuleType, FunctionType)):
             continue
-        seen[id(thing)] = thing
-        left += gc.get_referents(thing)
-    yield from seen.values()
+        visited[id(value)] = value
+        pending += gc.get_referents(value)
+    yield from visited.values()
 
 
 def test_the_name_of_an_unnamed_token_is_stable(tmp_path: Path) -> None:
-    """Idempotency keys belong to that name, so other tokens must not change it."""
+    """Idempotency keys belong to the name of a token, so other tokens must not change it."""
 
-    def names(*tokens: str) -> list[str]:
-        listed = ", ".join(f"{{token: '{token}', scopes: ['*']}}" for token in tokens)
-        snapshot = a_snapshot(tmp_path, f"api: {{auth: {{tokens: [{listed}]}}}}")
+    def token_names(*tokens: str) -> list[str]:
+        entries = ", ".join(f"{{token: '{token}', scopes: ['*']}}" for token in tokens)
+        snapshot = a_snapshot(tmp_path, f"api: {{auth: {{tokens: [{entries}]}}}}")
         return [token.name for token in snapshot.tokens]
 
-    one, two = names("${T}", "${U}")
-    assert names("${U}") == [two]
-    assert names("${U}", "${T}") == [two, one]
-    assert one != two
+    first_name, second_name = token_names("${T}", "${U}")
+    assert token_names("${U}") == [second_name]
+    assert token_names("${U}", "${T}") == [second_name, first_name]
+    assert first_name != second_name
 
 
 def test_the_policy_for_the_core(tmp_path: Path) -> None:
@@ -368,7 +370,7 @@ def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configu
 
 
 def test_the_fingerprint_changes_with_a_token(tmp_path: Path) -> None:
-    """The token's value is not in the snapshot, but changes its fingerprint."""
+    """The value of the token is not in the snapshot, but changes its fingerprint."""
     yaml = "environment_vars: {include: [.env]}\napi: {auth: {tokens: [{token: '${X}', scopes: ['*']}]}}\n"
 
     def fingerprint(value: str) -> str:
@@ -381,7 +383,7 @@ def test_the_fingerprint_changes_with_a_token(tmp_path: Path) -> None:
 def test_a_snapshot_cannot_be_changed(tmp_path: Path) -> None:
     snapshot = a_snapshot(tmp_path, "plugins: {echo: {}}")
     with pytest.raises(AttributeError):
-        snapshot.timezone = "UTC"  # type: ignore[misc]  # that this is wrong is what the test shows
+        snapshot.timezone = "UTC"  # type: ignore[misc]  # the test proves that this is wrong
     with pytest.raises(TypeError):
         snapshot.plugins["x"] = snapshot.plugins["echo"]  # type: ignore[index]  # as above
     with pytest.raises(AttributeError):

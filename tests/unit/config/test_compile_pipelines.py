@@ -18,22 +18,22 @@ LOW = {"path": "payload.n", "op": "lt", "value": 4}
 HIGH = {"path": "payload.n", "op": "gt", "value": 1}
 
 
-def shape(*steps: dict[str, Any]) -> dict[str, str | None]:
+def next_paths(*steps: dict[str, Any]) -> dict[str, str | None]:
     """Return the next path of each node."""
     return {path: node.next for path, node in graph_of(*steps).nodes.items()}
 
 
 def test_steps_follow_one_another() -> None:
-    assert shape(uses("a"), uses("b"), uses("c")) == {"a": "b", "b": "c", "c": None}
+    assert next_paths(uses("a"), uses("b"), uses("c")) == {"a": "b", "b": "c", "c": None}
 
 
 def test_a_step_without_an_id_is_named_by_its_number() -> None:
     steps = ({"steps": [uses(), uses("named")]}, uses())
-    assert shape(*steps) == {"1": "2", "1/1": "1/named", "1/named": "2", "2": None}
+    assert next_paths(*steps) == {"1": "2", "1/1": "1/named", "1/named": "2", "2": None}
 
 
 def test_a_nested_sequence_continues_after_its_step() -> None:
-    assert shape({"id": "n", "steps": [uses("a"), {"id": "m", "steps": [uses("b")]}]}, uses("z")) == {
+    assert next_paths({"id": "n", "steps": [uses("a"), {"id": "m", "steps": [uses("b")]}]}, uses("z")) == {
         "n": "z",
         "n/a": "n/m",
         "n/m": "z",
@@ -138,9 +138,9 @@ def test_a_step_inherits_the_open_retry_settings_of_its_plugin() -> None:
 
 def test_the_fingerprint_identifies_the_graph() -> None:
     """A run finds its graph by the fingerprint."""
-    one = graph_of(uses("a"), uses("b"))
-    assert graph_of(uses("a"), uses("b")).fingerprint == one.fingerprint
-    others = [
+    original = graph_of(uses("a"), uses("b"))
+    assert graph_of(uses("a"), uses("b")).fingerprint == original.fingerprint
+    changed = [
         graph_of(uses("a"), uses("c")),
         graph_of(uses("a"), uses("b", plugin="q")),
         graph_of(uses("a"), uses("b", with_={"x": 1})),
@@ -149,7 +149,7 @@ def test_the_fingerprint_identifies_the_graph() -> None:
         graph_of(uses("a"), uses("b", baggage={"k": "payload.n"})),
         graph_of(uses("a", on_events={"e": [uses("h")]}), uses("b")),
     ]
-    assert len({graph.fingerprint for graph in [one, *others]}) == 8
+    assert len({graph.fingerprint for graph in [original, *changed]}) == 8
 
 
 def test_the_triggers_of_a_pipeline() -> None:
@@ -160,10 +160,10 @@ def test_the_triggers_of_a_pipeline() -> None:
         {"name": "neither", "steps": [uses()]},
     )
     table = policy.pipelines
-    assert [one.name for one in table.started_by("found", "q")] == ["first", "second"]
-    assert [one.name for one in table.started_by("found", "p")] == ["first"]
+    assert [pipeline.name for pipeline in table.started_by("found", "q")] == ["first", "second"]
+    assert [pipeline.name for pipeline in table.started_by("found", "p")] == ["first"]
     assert table.started_by("lost", "p") == ()
-    assert [one.name for one in table.started_by_hook(Hook.FAILED, "any")] == ["hooked"]
+    assert [pipeline.name for pipeline in table.started_by_hook(Hook.FAILED, "any")] == ["hooked"]
     assert table.started_by_hook(Hook.COMPLETED, "any") == ()
     assert table.by_name["hooked"].notify_on_complete
 
@@ -171,9 +171,9 @@ def test_the_triggers_of_a_pipeline() -> None:
 def test_a_pipeline_that_nests_too_deep_is_refused() -> None:
     """Each pipeline calls the one before it; the stack must not overflow."""
     calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}]} for number in range(1, 400)]
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         policy_of({"name": "p0", "steps": [uses()]}, *calls)
-    first = refused.value.problems[0]
+    first = excinfo.value.problems[0]
     assert (first.key, "100 levels deep" in first.message) == ("pipelines[101].steps", True)
 
 
@@ -181,6 +181,6 @@ def test_a_pipeline_with_too_many_steps_is_refused() -> None:
     """Each pipeline calls the one before it ten times, which makes thousands of steps."""
     calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}] * 10} for number in (1, 2, 3)]
     pipelines: list[dict[str, Any]] = [{"name": "p0", "steps": [uses()] * 10}, *calls]
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         policy_of(*pipelines)
-    assert [problem.key for problem in refused.value.problems] == ["pipelines[2].steps", "pipelines[3].steps"]
+    assert [problem.key for problem in excinfo.value.problems] == ["pipelines[2].steps", "pipelines[3].steps"]

@@ -26,35 +26,35 @@ def test_all_problems_are_reported_with_their_locations(tmp_path: Path) -> None:
         "service:\n  tick_interval: 5\n  log_level: infos\n  max_workers: many\n",
         a_yaml="plugins:\n  echo:\n    enabeld: true\n    retry: [1]\n    schedules:\n      every: 5m\n",
     )
-    other = str(tmp_path / "a.yaml")
-    found = problems_of(config)
-    assert [(problem.file, problem.line, problem.key) for problem in found] == [
+    included_file = str(tmp_path / "a.yaml")
+    problems = problems_of(config)
+    assert [(problem.file, problem.line, problem.key) for problem in problems] == [
         (str(config), 2, "servcie"),
         (str(config), 4, "service.tick_interval"),
         (str(config), 5, "service.log_level"),
         (str(config), 6, "service.max_workers"),
-        (other, 3, "plugins.echo.enabeld"),
-        (other, 4, "plugins.echo.retry"),
-        (other, 5, "plugins.echo.schedules"),
+        (included_file, 3, "plugins.echo.enabeld"),
+        (included_file, 4, "plugins.echo.retry"),
+        (included_file, 5, "plugins.echo.schedules"),
     ]
-    assert [problem.hint for problem in found if "there is no key" in problem.message] == [
+    assert [problem.hint for problem in problems if "there is no key" in problem.message] == [
         "did you mean service?",
         "did you mean enabled?",
     ]
-    assert found[2].expected == "one of debug, info, warn, error"
-    assert found[2].hint == "did you mean info?"
-    assert (found[3].expected, found[3].found) == ("a whole number, 1 or more", '"many"')
-    assert (found[5].expected, found[5].found) == ("a map", "a list")
+    assert problems[2].expected == "one of debug, info, warn, error"
+    assert problems[2].hint == "did you mean info?"
+    assert (problems[3].expected, problems[3].found) == ("a whole number, 1 or more", '"many"')
+    assert (problems[5].expected, problems[5].found) == ("a map", "a list")
 
 
 def test_a_number_that_cannot_be_used_hides_no_other_problem(tmp_path: Path) -> None:
-    """It is quoted as written where a list, a map or a word is expected."""
-    found = problems_of(
+    """The number is quoted as written where a list, a map or a word is expected."""
+    problems = problems_of(
         a_config(
             tmp_path, "plugin_roots: .inf\nservice:\n  log_level: .nan\n  max_workers: many\napi: 1e999\n"
         )
     )
-    assert [(problem.line, problem.key, problem.expected, problem.found) for problem in found] == [
+    assert [(problem.line, problem.key, problem.expected, problem.found) for problem in problems] == [
         (1, "plugin_roots", "a list", ".inf"),
         (3, "service.log_level", "one of debug, info, warn, error", ".nan"),
         (4, "service.max_workers", "a whole number, 1 or more", '"many"'),
@@ -114,7 +114,9 @@ def test_a_missing_required_key_comes_with_its_description(tmp_path: Path) -> No
 
 
 def test_the_forms_of_a_schedule(tmp_path: Path) -> None:
-    """Windows, weekdays by name or number, calendar steps, instants with their offset."""
+    """A schedule accepts windows, weekdays by name or number, calendar steps, and instants with their
+    offset.
+    """
     config = a_config(
         tmp_path,
         """

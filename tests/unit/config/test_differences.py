@@ -1,4 +1,4 @@
-"""Comparing configurations: complete, without secrets, and the same for equal ones."""
+"""A comparison of configurations is complete, has no secrets, and is empty for equal ones."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ CONFIGS = st.recursive(
 MAPS = st.dictionaries(NAMES, CONFIGS, max_size=4)
 
 
-def keys(before: JsonValue, after: JsonValue) -> list[str]:
-    compared = compare_configs(ComparableConfig(redacted=before), ComparableConfig(redacted=after))
-    return [each.describe() for each in compared]
+def describe_differences(before: JsonValue, after: JsonValue) -> list[str]:
+    differences = compare_configs(ComparableConfig(redacted=before), ComparableConfig(redacted=after))
+    return [difference.describe() for difference in differences]
 
 
 @given(MAPS)
 def test_equal_configurations_have_no_differences(config: dict[str, JsonValue]) -> None:
-    assert keys(config, config) == []
+    assert describe_differences(config, config) == []
 
 
 @given(MAPS, MAPS)
 def test_unequal_configurations_have_a_difference(
     before: dict[str, JsonValue], after: dict[str, JsonValue]
 ) -> None:
-    """The same in both directions, with added and removed exchanged."""
-    there, back = keys(before, after), keys(after, before)
-    assert bool(there) == (repr(before) != repr(after)) or before == after
-    assert len(there) == len(back)
+    """The differences of the opposite direction have added and removed exchanged."""
+    forward, backward = describe_differences(before, after), describe_differences(after, before)
+    assert bool(forward) == (repr(before) != repr(after)) or before == after
+    assert len(forward) == len(backward)
 
 
 def test_entries_of_lists_are_compared_by_their_names() -> None:
-    """An entry that was inserted before others is the only difference; a new order is one, too."""
-    one: JsonValue = {"id": "one", "uses": "a"}
-    two: JsonValue = {"id": "two", "uses": "b"}
-    assert keys({"steps": [two]}, {"steps": [one, two]}) == ["+ steps[one].id: one", "+ steps[one].uses: a"]
-    assert keys({"steps": [one, two]}, {"steps": [two, one]}) == [
-        '~ steps (order): ["one", "two"] → ["two", "one"]'
+    """An inserted entry is the only difference; a changed order is a difference too."""
+    first_step: JsonValue = {"id": "one", "uses": "a"}
+    second_step: JsonValue = {"id": "two", "uses": "b"}
+    assert describe_differences({"steps": [second_step]}, {"steps": [first_step, second_step]}) == [
+        "+ steps[one].id: one",
+        "+ steps[one].uses: a",
     ]
+    assert describe_differences(
+        {"steps": [first_step, second_step]}, {"steps": [second_step, first_step]}
+    ) == ['~ steps (order): ["one", "two"] → ["two", "one"]']
 
 
 def test_a_changed_secret_is_reported_without_its_value() -> None:
@@ -59,18 +62,18 @@ def test_a_changed_secret_is_reported_without_its_value() -> None:
 
 
 def test_a_file_of_assignments_is_never_read_as_yaml() -> None:
-    """Part of a value would look like a key."""
-    found = comparable_file(b"A=hunter2: x\nnonsense\n", ".env")
-    assert found is None
-    found = comparable_file(b"export A=hunter2: x\n", "vars.yaml")
-    assert found is not None
-    assert found.redacted == {"A": "********"}
+    """A part of a value would look like a key."""
+    config = comparable_file(b"A=hunter2: x\nnonsense\n", ".env")
+    assert config is None
+    config = comparable_file(b"export A=hunter2: x\n", "vars.yaml")
+    assert config is not None
+    assert config.redacted == {"A": "********"}
 
 
 def test_the_default_of_a_variable_is_not_shown() -> None:
-    found = comparable_file(b"service: {name: '${NAME:-hunter2}'}\n", "config.yaml")
-    assert found is not None
-    assert found.redacted == {"service": {"name": "${NAME}"}}
+    config = comparable_file(b"service: {name: '${NAME:-hunter2}'}\n", "config.yaml")
+    assert config is not None
+    assert config.redacted == {"service": {"name": "${NAME}"}}
 
 
 def test_a_summary_is_one_line() -> None:

@@ -60,12 +60,12 @@ def test_get_returns_the_set_value_or_the_default(tmp_path: Path) -> None:
     assert get_setting(result, "service.tick_interval").location is None
     assert get_setting(result, "plugins.echo.retry.max_attempts").value == 4
     assert get_setting(result, "plugins.echo.schedules.2.every").value == "3h"
-    with pytest.raises(NotFoundError, match=r"no key service\.log_levle") as refused:
+    with pytest.raises(NotFoundError, match=r"no key service\.log_levle") as excinfo:
         get_setting(result, "service.log_levle")
-    assert refused.value.hint == "did you mean log_level?"
-    for nowhere in ("plugins.echo.config.none", "routes[0]", "service.name.x"):
+    assert excinfo.value.hint == "did you mean log_level?"
+    for missing_key in ("plugins.echo.config.none", "routes[0]", "service.name.x"):
         with pytest.raises(NotFoundError):
-            get_setting(result, nowhere)
+            get_setting(result, missing_key)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_setting_changes_one_value_in_the_file_that_defines_it(
     assert loaded(config).model.plugins["echo"].config.reveal()["on"] == "yes"
 
 
-#: Every line in a form that no emitter would choose.
+#: Every line has a form that no YAML emitter would write.
 ODD = """\
 # odd   but mine
 
@@ -157,13 +157,13 @@ def test_only_the_characters_of_the_value_change(
     ],
 )
 def test_a_new_key_keeps_every_other_line(tmp_path: Path, key: str, value: str, added: int) -> None:
-    """A line is added, or the one line that gets the key is rewritten."""
+    """One line is added, or the one line that gets the key is rewritten."""
     config = a_config(tmp_path, ODD)
     after = plan_edit(config, key, value, {}).after.decode()
     lines = ODD.splitlines()
-    kept = [line for line in after.splitlines() if line in lines]
+    unchanged = [line for line in after.splitlines() if line in lines]
     assert len(after.splitlines()) == len(lines) + added
-    assert len(kept) == len(lines) - (0 if added else 1)
+    assert len(unchanged) == len(lines) - (0 if added else 1)
 
 
 def test_an_empty_line_after_the_change_stays(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_dry_run_has_the_diff_and_writes_nothing(tmp_path: Path) -> None:
 def test_a_change_that_would_break_the_configuration_is_not_made(
     tmp_path: Path, key: str, value: str
 ) -> None:
-    """The whole configuration is loaded with the change before anything is written."""
+    """The whole configuration is loaded with the change before a file is written."""
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     with pytest.raises(DuctileError):
         plan_edit(config, key, value, {})
@@ -234,7 +234,7 @@ def test_a_file_that_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
 
 
 def test_only_a_locking_change_renews_the_seal(tmp_path: Path) -> None:
-    """Plain `config set` never renews it; `--lock` verifies the file first."""
+    """Plain `config set` never renews the seal; `--lock` verifies the file first."""
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     write_checksums(tmp_path, build_checksums(loaded(config).files, {}, strict=False))
     apply_edit(plan_edit(config, "service.log_level", "debug", {}), renew=True)
@@ -326,10 +326,10 @@ def test_an_entry_is_added_at_the_end_of_a_list(
 
 def test_a_change_without_effect_is_refused(tmp_path: Path) -> None:
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
-    with pytest.raises(ConfigError, match=r"schedules would not have this value") as refused:
+    with pytest.raises(ConfigError, match=r"schedules would not have this value") as excinfo:
         plan_edit(config, "plugins.echo.schedules", "[{id: z, every: 9h}]", {})
-    assert refused.value.hint is not None
-    assert refused.value.message.endswith("another file adds to it or replaces it")
+    assert excinfo.value.hint is not None
+    assert excinfo.value.message.endswith("another file adds to it or replaces it")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from ductile.config.edit.change import mask_lines, masked_diff
 FILE = Path("config.yaml")
 LINES = st.lists(st.sampled_from(["a", "b", "# c", ""]), max_size=12)
 
-#: Ways to write a secret; the canary is in each of them, or its letters are.
-WRITTEN = {
+#: Notations of a secret. The canary, or its letters, are in each of them.
+NOTATIONS = {
     "plain": "canary",
     "comment": "canary  # from the vault",
     "single": "'canary'",
@@ -39,14 +39,14 @@ def config(secret: str) -> bytes:
     return f"plugins:\n  echo:\n    config:\n      api_key: {secret}\n      url: here\n".encode()
 
 
-@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
-def test_a_secret_is_masked_however_it_is_written(written: str) -> None:
-    """It is masked by position; the text after it is shown."""
-    lines = mask_lines(config(written), "f")
+@pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
+def test_a_secret_is_masked_however_it_is_written(notation: str) -> None:
+    """A secret is masked by its position; the text after it is shown."""
+    lines = mask_lines(config(notation), "f")
     assert "anary" not in "\n".join(lines)
     assert re.fullmatch(r"      api_key: \[?\*{8}", lines[3])
     assert lines[-2:] == ["      url: here", ""]
-    assert len(lines) == config(written).count(b"\n") + 1
+    assert len(lines) == config(notation).count(b"\n") + 1
 
 
 def test_a_reference_is_not_a_secret() -> None:
@@ -73,11 +73,11 @@ def test_a_changed_secret_is_in_the_diff() -> None:
 
 @given(LINES, LINES)
 def test_without_secrets_it_is_an_ordinary_diff(old: list[str], new: list[str]) -> None:
-    """It is empty only if the files are equal."""
-    before, after = ("\n".join(f"- {json.dumps(line)}" for line in each) + "\n" for each in (old, new))
-    shown = masked_diff(FILE, before.encode(), after.encode())
+    """The diff is empty only if the files are equal."""
+    before, after = ("\n".join(f"- {json.dumps(line)}" for line in lines) + "\n" for lines in (old, new))
+    diff = masked_diff(FILE, before.encode(), after.encode())
     ordinary = unified_diff(before.split("\n"), after.split("\n"), "config.yaml", "config.yaml", lineterm="")
-    assert [line for line in shown.splitlines() if line[:2] != "@@"] == [
+    assert [line for line in diff.splitlines() if line[:2] != "@@"] == [
         line for line in ordinary if line[:2] != "@@"
     ]
-    assert (shown == "") == (before == after)
+    assert (diff == "") == (before == after)

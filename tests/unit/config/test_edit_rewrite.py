@@ -23,8 +23,8 @@ from ductile.protocol.yaml import parse_yaml
     ],
 )
 def test_indentation_is_measured(text: str, keys: int, dashes: int) -> None:
-    found = measure_indentation(parse_yaml(text, file="f"))
-    assert found == Indentation(keys=keys, dashes=dashes)
+    indentation = measure_indentation(parse_yaml(text, file="f"))
+    assert indentation == Indentation(keys=keys, dashes=dashes)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Finds the configuration that is used."""
+"""The search for the configuration file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NOBODY = 65534
 
 
 @contextmanager
-def shut(directory: Path) -> Iterator[None]:
-    """Close a directory. Root may enter any, so the test runs as another user meanwhile."""
+def closed_directory(directory: Path) -> Iterator[None]:
+    """Close a directory. Root may enter any directory, so the test runs as another user meanwhile."""
     before = os.geteuid()
     directory.chmod(0o000)
     os.seteuid(NOBODY if before == 0 else before)
@@ -33,7 +33,7 @@ def shut(directory: Path) -> Iterator[None]:
 
 
 def test_the_order_of_the_search(tmp_path: Path) -> None:
-    """--config, DUCTILE_CONFIG_DIR, XDG_CONFIG_HOME, HOME, the system directory."""
+    """The order is --config, DUCTILE_CONFIG_DIR, XDG_CONFIG_HOME, HOME, the system directory."""
     named, variable, xdg, home, system = (
         a_config(tmp_path / name)
         for name in ("named", "variable", "xdg/ductile", "home/.config/ductile", "system")
@@ -58,31 +58,35 @@ def test_the_order_of_the_search(tmp_path: Path) -> None:
 def test_a_configuration_in_the_working_directory_is_found(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After DUCTILE_CONFIG_DIR and before the user's own; `.` before `./demo` before `./conf`."""
+    """It comes after DUCTILE_CONFIG_DIR and before the configuration of the user; `.` before `./demo`
+    before `./conf`.
+    """
     user = a_config(tmp_path / "home" / ".config" / "ductile")
     variable = a_config(tmp_path / "variable")
-    here = tmp_path / "here"
-    (here / name).mkdir(parents=True)
-    monkeypatch.chdir(here)
+    working_directory = tmp_path / "here"
+    (working_directory / name).mkdir(parents=True)
+    monkeypatch.chdir(working_directory)
     environ = {"HOME": str(tmp_path / "home")}
     assert find_config(None, environ, system=tmp_path) == user
-    local = a_config(here / name, "plugins: {}\n")
-    found = locate_config(None, environ, system=tmp_path)
-    assert found.path == local
-    assert found.origin == ("found in the working directory" if name == "." else f"found in ./{name}")
+    local = a_config(working_directory / name, "plugins: {}\n")
+    location = locate_config(None, environ, system=tmp_path)
+    assert location.path == local
+    assert location.origin == ("found in the working directory" if name == "." else f"found in ./{name}")
     assert find_config(None, environ | {"DUCTILE_CONFIG_DIR": str(variable.parent)}) == variable
     if name == "conf":
-        assert a_config(here / "demo", "plugins: {}\n") == find_config(None, environ)
+        assert a_config(working_directory / "demo", "plugins: {}\n") == find_config(None, environ)
 
 
 @pytest.mark.parametrize("fault", ["file", "group", "directory", "link", "linked directory"])
 def test_a_configuration_that_others_can_change_is_not_taken(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs is decided by who can write it. The error says so, and how to use it nevertheless."""
-    here = tmp_path / "here"
-    file = a_config(here / "demo", "plugins: {}\n")
-    monkeypatch.chdir(here)
+    """Write access to the file allows running programs. The error explains the refusal and names
+    `--config`.
+    """
+    working_directory = tmp_path / "here"
+    file = a_config(working_directory / "demo", "plugins: {}\n")
+    monkeypatch.chdir(working_directory)
     environ = {"HOME": str(tmp_path / "home")}
     assert find_config(None, environ, system=tmp_path) == file
     match fault:
@@ -96,20 +100,20 @@ def test_a_configuration_that_others_can_change_is_not_taken(
         case "directory":
             file.parent.chmod(0o757)
         case "link":
-            (here / "other.yaml").write_text("plugins: {}\n")
+            (working_directory / "other.yaml").write_text("plugins: {}\n")
             file.unlink()
-            file.symlink_to(here / "other.yaml")
+            file.symlink_to(working_directory / "other.yaml")
         case _:
-            file.parent.rename(here / "real")
-            (here / "demo").symlink_to(here / "real")
-    with pytest.raises(ConfigError, match=r"demo/config\.yaml is ") as refused:
+            file.parent.rename(working_directory / "real")
+            (working_directory / "demo").symlink_to(working_directory / "real")
+    with pytest.raises(ConfigError, match=r"demo/config\.yaml is ") as excinfo:
         find_config(None, environ, system=tmp_path / "system")
-    assert "--config" in str(refused.value.hint)
+    assert "--config" in str(excinfo.value.hint)
     system = a_config(tmp_path / "system")
-    found = locate_config(None, environ, system=system.parent)
-    assert found.path == system
-    assert "demo/config.yaml" in found.skipped_reasons[0]
-    assert find_config("demo", environ) == here / "demo" / "config.yaml"
+    location = locate_config(None, environ, system=system.parent)
+    assert location.path == system
+    assert "demo/config.yaml" in location.skipped_reasons[0]
+    assert find_config("demo", environ) == working_directory / "demo" / "config.yaml"
 
 
 def test_a_configuration_of_another_user_is_not_taken(
@@ -125,7 +129,7 @@ def test_a_configuration_of_another_user_is_not_taken(
 
 
 @pytest.mark.parametrize(
-    ("content", "ours"),
+    ("content", "is_ours"),
     [
         ("plugins: {}\n", True),
         ("service:\n  name: x\nplugns: {}\n", True),
@@ -139,13 +143,13 @@ def test_a_configuration_of_another_user_is_not_taken(
     ],
 )
 def test_a_configuration_of_another_program_is_not_taken(
-    content: str, ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At least half of its sections have to be ours; a seal beside it is proof."""
+    """At least half of the sections have to be sections of Ductile, or a seal has to lie beside the file."""
     a_config(tmp_path, content)
     monkeypatch.chdir(tmp_path)
     environ = {"HOME": str(tmp_path / "home")}
-    if not ours:
+    if not is_ours:
         with pytest.raises(ConfigError, match="another program"):
             find_config(None, environ, system=tmp_path / "system")
         (tmp_path / ".checksums").write_text("{}")
@@ -157,16 +161,18 @@ def test_the_sections_are_those_of_the_schema() -> None:
 
 
 def test_an_unreadable_usual_directory_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service may lack access to homes. It is an error only if no other directory has a configuration."""
+    """A service may lack access to homes. An error is reported only if no other directory has a
+    configuration.
+    """
     home, system = tmp_path / "home", a_config(tmp_path / "system")
     stat = Path.stat
 
-    def closed(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+    def refuse_stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         if home in path.parents:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return stat(path, follow_symlinks=follow_symlinks)
 
-    monkeypatch.setattr(Path, "stat", closed)
+    monkeypatch.setattr(Path, "stat", refuse_stat)
     assert find_config(None, {"HOME": str(home)}, system=system.parent) == system
     with pytest.raises(ConfigError, match="Permission denied"):
         find_config(None, {"HOME": str(home)}, system=tmp_path / "nothing")
@@ -191,21 +197,24 @@ def test_a_url_is_refused(tmp_path: Path) -> None:
 
 def test_without_any_the_error_names_the_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the example of `make run` lies below the repository
-    with pytest.raises(ConfigError, match="home") as refused:
+    with pytest.raises(ConfigError, match="home") as excinfo:
         find_config(None, {"HOME": str(tmp_path / "home")}, system=tmp_path / "system")
-    assert refused.value.hint is not None
-    assert "ductile init" in refused.value.hint
+    assert excinfo.value.hint is not None
+    assert "ductile init" in excinfo.value.hint
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_an_unreadable_directory_is_reported_with_its_owner(tmp_path: Path, *, named: bool) -> None:
-    """This happens in a container that runs as another user than the owner of the mounted directory."""
+    """A container may run as another user than the owner of the mounted directory."""
     directory = a_config(tmp_path / "home" / ".config" / "ductile").parent
     owner = os.geteuid()
-    with shut(directory), pytest.raises(ConfigError, match="cannot be read: Permission denied") as refused:
+    with (
+        closed_directory(directory),
+        pytest.raises(ConfigError, match="cannot be read: Permission denied") as excinfo,
+    ):
         find_config(directory if named else None, {"HOME": str(tmp_path / "home")}, system=tmp_path)
-    others = f"belongs to user {owner}, and this runs as user {NOBODY}"
-    assert (others if owner == 0 else f"the permissions of {directory}") in str(refused.value.hint)
+    owner_hint = f"belongs to user {owner}, and this runs as user {NOBODY}"
+    assert (owner_hint if owner == 0 else f"the permissions of {directory}") in str(excinfo.value.hint)
 
 
 def test_an_invalid_file_name_is_not_found(tmp_path: Path) -> None:

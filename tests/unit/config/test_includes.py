@@ -15,7 +15,7 @@ from ductile.config.file_io import MAX_FILE_SIZE
 
 
 def test_maps_merge_lists_append_scalars_are_replaced(tmp_path: Path) -> None:
-    """The including file first, then its includes in order; maps merge at every depth."""
+    """The including file comes first, then its includes in order; maps merge at every depth."""
     config = a_config(
         tmp_path,
         """
@@ -52,7 +52,7 @@ def test_includes_nest_depth_first_relative_to_the_including_file(tmp_path: Path
 
 
 def test_a_directory_includes_its_yaml_files_in_alphabetical_order(tmp_path: Path) -> None:
-    """`*.yaml` and `*.yml`, not recursive."""
+    """The files are `*.yaml` and `*.yml`; subdirectories are not read."""
     config = a_config_of(
         tmp_path,
         {
@@ -69,7 +69,7 @@ def test_a_directory_includes_its_yaml_files_in_alphabetical_order(tmp_path: Pat
 
 
 def test_a_file_reached_twice_is_loaded_once(tmp_path: Path) -> None:
-    """Also if it is reached by different names."""
+    """This holds for different names of the same file too."""
     config = a_config(
         tmp_path,
         "include: [a.yaml, b.yaml, ./a.yaml, sub/../b.yaml]\n",
@@ -94,11 +94,11 @@ def test_all_bad_includes_are_reported_together(tmp_path: Path) -> None:
         'include:\n  - gone.yaml\n  - "${WHERE}.yaml"\n  - https://example.org/a.yaml\n  - broken.yaml\n',
         broken_yaml="a: [",
     )
-    found = problems_of(config, {"WHERE": "gone"})
-    assert [problem.line for problem in found[:3]] == [2, 3, 4]
-    for problem, words in zip(found, ("does not exist", "variables", "URL", "did not find"), strict=True):
+    problems = problems_of(config, {"WHERE": "gone"})
+    assert [problem.line for problem in problems[:3]] == [2, 3, 4]
+    for problem, words in zip(problems, ("does not exist", "variables", "URL", "did not find"), strict=True):
         assert words in problem.message
-    assert found[3].file == str(tmp_path / "broken.yaml")
+    assert problems[3].file == str(tmp_path / "broken.yaml")
 
 
 def test_an_unreadable_included_directory_is_an_error(
@@ -132,7 +132,7 @@ def test_an_empty_heading_in_a_later_file_replaces_nothing(tmp_path: Path) -> No
 
 
 def test_a_duplicate_name_is_reported_with_both_locations(tmp_path: Path) -> None:
-    """A pipeline name, schedule id, webhook path or route that occurs twice."""
+    """Names of pipelines, ids of schedules, paths of webhooks and routes must be unique."""
     pipeline = "pipelines: [{name: p, steps: [{uses: echo}]}]\n"
     schedule = "plugins: {echo: {schedules: [{every: 1h}]}}\n"
     webhook = 'webhooks: {endpoints: [{path: /h, plugin: echo, secret: "${S}"}]}\n'
@@ -142,11 +142,11 @@ def test_a_duplicate_name_is_reported_with_both_locations(tmp_path: Path) -> Non
         "include: [other.yaml]\n" + pipeline + schedule + webhook + route,
         other_yaml="# a comment to move the lines\n" + pipeline + schedule + webhook + route,
     )
-    found = problems_of(config, {"S": "x"})
-    assert [problem.line for problem in found] == [3, 5, 2, 4]
-    for problem, first in zip(found, (3, 5, 2, 4), strict=True):
+    problems = problems_of(config, {"S": "x"})
+    assert [problem.line for problem in problems] == [3, 5, 2, 4]
+    for problem, first_line in zip(problems, (3, 5, 2, 4), strict=True):
         assert problem.file == str(tmp_path / "other.yaml")
-        assert f"{config}:{first}" in problem.message
+        assert f"{config}:{first_line}" in problem.message
 
 
 def test_a_symlink_is_an_error_or_with_allow_symlinks_a_warning(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_symlinked_parent_directory_counts_too(tmp_path: Path) -> None:
 
 
 def test_paths_are_relative_to_the_config_directory(tmp_path: Path) -> None:
-    """Not to the working directory, and not to the included file."""
+    """Neither the working directory nor the directory of the included file counts."""
     config = a_config(tmp_path, "include: [sub/a.yaml]", sub__a_yaml="plugin_roots: [mine, /opt/plugins]\n")
     roots = loaded(config).plugin_roots
     assert [str(root) for root in roots] == [str(tmp_path / "mine"), "/opt/plugins"]
@@ -181,7 +181,7 @@ def test_paths_are_relative_to_the_config_directory(tmp_path: Path) -> None:
     assert loaded(config).plugin_roots == (tmp_path / "plugins",)
 
 
-#: A configuration that names a file, and what is said of it.
+#: A configuration that names a file, and the beginning of the error about that file.
 NAMING = {
     "include": ("include: [{file}]\n", "{file} cannot be read: "),
     "variables": (
@@ -204,8 +204,8 @@ def test_only_regular_files_are_read(tmp_path: Path, naming: str, kind: str) -> 
             listener.bind(str(file))
     text, words = NAMING[naming]
     problems = problems_of(a_config(tmp_path, text.format(file=file)))
-    said = "it is a " + {"pipe": "named pipe"}.get(kind, kind) + ", not a file"
-    assert words.format(file=file) + said in [problem.message for problem in problems]
+    reason = "it is a " + {"pipe": "named pipe"}.get(kind, kind) + ", not a file"
+    assert words.format(file=file) + reason in [problem.message for problem in problems]
 
 
 def test_reading_stops_at_the_maximum_file_size(tmp_path: Path) -> None:

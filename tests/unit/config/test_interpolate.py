@@ -19,7 +19,7 @@ def plugin_config(tmp_path: Path, yaml: str, environ: dict[str, str] | None = No
 
 
 @pytest.mark.parametrize(
-    ("written", "value"),
+    ("yaml", "value"),
     [
         ("${V}", "v"),
         ("${V:-d}", "v"),
@@ -40,10 +40,12 @@ def plugin_config(tmp_path: Path, yaml: str, environ: dict[str, str] | None = No
         ("/run/${DUCTILE_JOB_ID}/${V}", "/run/${DUCTILE_JOB_ID}/v"),
     ],
 )
-def test_references_and_escapes(tmp_path: Path, written: str, value: object) -> None:
-    """`$${` is literal, bare `$X` untouched, `${DUCTILE_…}` in plugin config stays for run time."""
+def test_references_and_escapes(tmp_path: Path, yaml: str, value: object) -> None:
+    """`$${` is literal, `$X` stays as it is, and `${DUCTILE_…}` in a plugin's configuration is resolved at
+    run time.
+    """
     environ = {"V": "v", "EMPTY": "", "NUMBER": "5", "DUCTILE_JOB_ID": "not this"}
-    assert plugin_config(tmp_path, written, environ) == {"x": value}
+    assert plugin_config(tmp_path, yaml, environ) == {"x": value}
 
 
 def test_ductile_variables_are_interpolated_outside_plugin_config(tmp_path: Path) -> None:
@@ -61,21 +63,21 @@ def test_all_unset_variables_are_reported_with_file_line_and_key(tmp_path: Path)
         "include: [a.yaml]\nservice:\n  name: ${ONE}\n  max_workers: ${TWO}\n",
         a_yaml="plugins:\n  echo:\n    config:\n      list:\n        - ${THREE}\n",
     )
-    found = problems_of(config)
-    assert [(problem.file, problem.line, problem.key) for problem in found] == [
+    problems = problems_of(config)
+    assert [(problem.file, problem.line, problem.key) for problem in problems] == [
         (str(config), 3, "service.name"),
         (str(config), 4, "service.max_workers"),
         (str(tmp_path / "a.yaml"), 5, "plugins.echo.config.list[0]"),
     ]
     assert [
-        name in problem.message for name, problem in zip(("ONE", "TWO", "THREE"), found, strict=True)
+        name in problem.message for name, problem in zip(("ONE", "TWO", "THREE"), problems, strict=True)
     ] == [True] * 3
 
 
-@pytest.mark.parametrize("written", ["${", "${}", "${1X}", "${V-default}", "${a b}", "${V:-x", "${V:?x}"])
-def test_a_malformed_reference_is_an_error(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize("reference", ["${", "${}", "${1X}", "${V-default}", "${a b}", "${V:-x", "${V:?x}"])
+def test_a_malformed_reference_is_an_error(tmp_path: Path, reference: str) -> None:
     """Otherwise it would reach a plugin unchanged."""
-    (problem,) = problems_of(a_config(tmp_path, f"service:\n  name: '{written}'\n"), {"V": "v"})
+    (problem,) = problems_of(a_config(tmp_path, f"service:\n  name: '{reference}'\n"), {"V": "v"})
     assert problem.key == "service.name"
     assert problem.hint is not None
     assert "$${" in problem.hint
@@ -87,7 +89,7 @@ def test_keys_are_not_interpolated(tmp_path: Path) -> None:
 
 
 def test_a_number_from_a_variable_is_accepted_as_text(tmp_path: Path) -> None:
-    """`token: ${TOKEN}` must work for a token of digits."""
+    """`token: ${TOKEN}` has to work for a token of digits."""
     config = a_config(
         tmp_path,
         "service: {name: '${N}'}\nplugins:\n  e:\n    uses: ${P}\ntokens:\n  - name: a\n    key: ${N}\n",
@@ -149,21 +151,21 @@ def test_an_unreadable_environment_file_is_reported_with_its_location(
     ],
 )
 def test_the_hint_never_advises_a_default_for_a_secret(tmp_path: Path, text: str, hint: str) -> None:
-    """It would be a literal secret in the configuration."""
+    """The default would be a literal secret in the configuration."""
     problems = problems_of(a_config(tmp_path, f"{text}\n"))
-    (found,) = [problem.hint for problem in problems if "is not set" in problem.message]
-    assert found is not None
-    assert hint in found
-    assert ("default" in found) is ("default" in hint)
+    (advice,) = [problem.hint for problem in problems if "is not set" in problem.message]
+    assert advice is not None
+    assert hint in advice
+    assert ("default" in advice) is ("default" in hint)
 
 
 def test_the_hint_names_a_missing_environment_file(tmp_path: Path) -> None:
-    """After a restore without that file, putting it back is the remedy."""
+    """After a restore without the file, the remedy is to put it back."""
     config = a_config(tmp_path, "environment_vars: {include: [.env]}\nservice: {name: '${V}'}\n")
-    (found,) = [
+    (advice,) = [
         problem.hint for problem in problems_of(config) if problem.message == "the variable V is not set"
     ]
-    assert found == f"put back {tmp_path / '.env'} if V is in it, or set V"
+    assert advice == f"put back {tmp_path / '.env'} if V is in it, or set V"
 
 
 def test_the_lines_of_an_environment_file() -> None:

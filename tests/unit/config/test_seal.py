@@ -1,4 +1,4 @@
-"""The seal over configuration, environment files, scopes and plugins."""
+"""The seal covers configuration, environment files, scopes and plugins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ENVIRON = {"T": "t", "U": "u"}
 
 
-def a_sealed_config(directory: Path, main: str = "", **more: str) -> Path:
+def a_sealed_config(directory: Path, main: str = "", **more_files: str) -> Path:
     scopes = '{"scopes": ["*"]}'
     config = a_config_of(
         directory,
@@ -39,7 +39,7 @@ def a_sealed_config(directory: Path, main: str = "", **more: str) -> Path:
             "ops.yaml": "plugins: {echo: {}}\n",
             ".env": "X=1\n",
             "scopes/a.json": scopes,
-            **more,
+            **more_files,
         },
     )
     lock(config)
@@ -53,13 +53,13 @@ def lock(config: Path, plugins: dict[str, str] | None = None) -> None:
 
 
 def verified_warnings(config: Path) -> list[str]:
-    """The first lines: those that follow list the changed keys."""
+    """Return the first lines of the warnings, without the changed keys that follow."""
     warnings = loaded(config, ENVIRON, seal=SealMode.VERIFY).warnings
     return [warning.message.partition("\n")[0].removesuffix(":") for warning in warnings]
 
 
 def test_every_loaded_file_is_sealed(tmp_path: Path) -> None:
-    """Configuration, scope files and environment files, each with its tier."""
+    """Configuration, scope files and environment files are sealed with their tier."""
     sealed = read_checksums(a_sealed_config(tmp_path).parent)
     assert sealed is not None
     assert {name: file.tier for name, file in sealed.files.items()} == {
@@ -86,9 +86,9 @@ def test_an_env_file_with_access_variables_is_of_the_high_tier(tmp_path: Path, s
     assert sealed is not None
     assert sealed.files[".env"].tier is Tier.HIGH
     (tmp_path / ".env").write_text("X=2\n")
-    with pytest.raises(IntegrityError) as refused:
+    with pytest.raises(IntegrityError) as excinfo:
         loaded(config, ENVIRON, seal=SealMode.VERIFY)
-    assert [problem.message for problem in refused.value.problems if ".env" in problem.message] == [
+    assert [problem.message for problem in excinfo.value.problems if ".env" in problem.message] == [
         (
             ".env has changed since it was sealed:\n"
             "  the content of environment files is not kept, so the changed variables are not known"
@@ -116,12 +116,12 @@ def test_sealing_a_new_reference_raises_the_recorded_tier(tmp_path: Path) -> Non
 
 def test_the_temporary_file_of_a_killed_command_is_removed(tmp_path: Path) -> None:
     path = tmp_path / CHECKSUMS_FILE
-    left = tmp_path / f".{CHECKSUMS_FILE}.abcd_123.tmp"
-    others = [tmp_path / f".{CHECKSUMS_FILE}.original", tmp_path / ".config.yaml.abcd_123.tmp"]
-    for file in (left, *others):
+    leftover = tmp_path / f".{CHECKSUMS_FILE}.abcd_123.tmp"
+    other_files = [tmp_path / f".{CHECKSUMS_FILE}.original", tmp_path / ".config.yaml.abcd_123.tmp"]
+    for file in (leftover, *other_files):
         file.write_text("x")
     write_atomically(path, b"new")
-    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+    assert sorted(tmp_path.iterdir()) == sorted([path, *other_files])
 
 
 def test_an_unchanged_configuration_has_no_warnings(tmp_path: Path) -> None:
@@ -130,16 +130,16 @@ def test_an_unchanged_configuration_has_no_warnings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["secrets.yaml", "scopes/a.json"])
 def test_a_change_of_the_high_tier_refuses_the_start(tmp_path: Path, name: str) -> None:
-    """Exit status 78; the message names the change and the command that authorises it."""
+    """The exit status is 78; the message names the change and the command that authorises it."""
     config = a_sealed_config(tmp_path)
     path = tmp_path / name
     path.write_text(path.read_text() + "\n")
-    with pytest.raises(IntegrityError) as refused:
+    with pytest.raises(IntegrityError) as excinfo:
         loaded(config, ENVIRON, seal=SealMode.VERIFY)
-    (problem,) = refused.value.problems
+    (problem,) = excinfo.value.problems
     assert problem.message == f"{name} has changed since it was sealed:\n  only comments or formatting"
     assert "ductile apply" in str(problem.hint)
-    assert refused.value.exit_status is Exit.CONFIG
+    assert excinfo.value.exit_status is Exit.CONFIG
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "ops.yaml", ".env"])
@@ -185,7 +185,7 @@ def test_removing_a_section_cannot_lower_the_tier(tmp_path: Path) -> None:
     ],
 )
 def test_adding_a_section_raises_the_tier(tmp_path: Path, section: str) -> None:
-    """Applies to any file that defines `tokens`, `webhooks` or `api.auth`."""
+    """The tier applies to every file that defines `tokens`, `webhooks` or `api.auth`."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text("plugins: {echo: {}}\n" + section)
     with pytest.raises(IntegrityError):
@@ -194,7 +194,7 @@ def test_adding_a_section_raises_the_tier(tmp_path: Path, section: str) -> None:
 
 @pytest.mark.parametrize("name", ["tokens.yaml", "webhooks.yaml"])
 def test_a_new_file_of_the_high_tier_refuses_the_start_even_if_it_is_empty(tmp_path: Path, name: str) -> None:
-    """Decided by name; a missing hash counts like a wrong one."""
+    """The tier is decided by the name of the file; a missing hash counts like a wrong one."""
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text(f"include: [{name}]\nplugins: {{echo: {{}}}}\n")
     (tmp_path / name).write_text("")
@@ -203,7 +203,7 @@ def test_a_new_file_of_the_high_tier_refuses_the_start_even_if_it_is_empty(tmp_p
 
 
 def test_a_configuration_that_was_never_sealed(tmp_path: Path) -> None:
-    """One warning for all operational files; the high tier refuses the start."""
+    """All operational files share one warning; the high tier refuses the start."""
     config = a_config_of(tmp_path, {"config.yaml": "include: [a.yaml]\n", "a.yaml": ""})
     assert verified_warnings(config) == ["the configuration has never been sealed"]
     (tmp_path / "a.yaml").write_text("tokens: [{name: a, key: '${T}'}]\n")

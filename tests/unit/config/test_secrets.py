@@ -1,4 +1,4 @@
-"""No secret in any output: canary values must never appear."""
+"""Secrets appear in no output: the canary values must not be found in any."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CANARY = "canary-5f2d"
 
-#: Secrets in every way the model knows: literal, by variable, by environment file, by default.
+#: Secrets in every form that the model knows: literal, by variable, by environment file, as a default.
 CONFIG = f"""\
 environment_vars: {{include: [.env]}}
 plugins:
@@ -54,13 +54,13 @@ webhooks:
 ENVIRON = {"HOOK_URL": f"https://{CANARY}-11/", "FROM_ENV": f"{CANARY}-12"}
 
 
-def a_secretive_config(directory: Path) -> Path:
+def a_config_with_secrets(directory: Path) -> Path:
     return a_config_of(directory, {"config.yaml": CONFIG, ".env": f"FROM_FILE={CANARY}-13\n"})
 
 
 def test_no_secret_is_in_any_form_of_a_configuration(tmp_path: Path) -> None:
-    """Repr, str, the redacted tree, warnings, the snapshot, `config get` and the schema."""
-    result = loaded(a_secretive_config(tmp_path), ENVIRON)
+    """The outputs are repr, str, the redacted tree, warnings, the snapshot, `config get` and the schema."""
+    result = loaded(a_config_with_secrets(tmp_path), ENVIRON)
     snapshot = compile_snapshot(result, a_discovery(tmp_path, a_manifest("echo")))
     outputs = [
         repr(result),
@@ -81,8 +81,8 @@ def test_no_secret_is_in_any_form_of_a_configuration(tmp_path: Path) -> None:
 
 
 def test_reveal_returns_the_secrets(tmp_path: Path) -> None:
-    """Otherwise the test above would prove nothing."""
-    result = loaded(a_secretive_config(tmp_path), ENVIRON)
+    """Without this test, the test above could pass for a configuration without secrets."""
+    result = loaded(a_config_with_secrets(tmp_path), ENVIRON)
     snapshot = compile_snapshot(result, a_discovery(tmp_path, a_manifest("echo")))
     revealed = json.dumps(snapshot.plugins["echo"].config.reveal()) + json.dumps(
         snapshot.plugins["echo"].env.reveal()
@@ -94,8 +94,8 @@ def test_reveal_returns_the_secrets(tmp_path: Path) -> None:
 
 
 def test_the_redacted_form_names_variables_and_keeps_other_values(tmp_path: Path) -> None:
-    shown = loaded(a_secretive_config(tmp_path), ENVIRON).model.plugins["echo"].config.redacted()
-    assert shown == {
+    redacted = loaded(a_config_with_secrets(tmp_path), ENVIRON).model.plugins["echo"].config.redacted()
+    assert redacted == {
         "password": MASK,
         "url": "${HOOK_URL}",
         "nested": {"api_key": MASK, "list": [{"client_secret": MASK}]},
@@ -109,7 +109,7 @@ def test_the_redacted_form_names_variables_and_keeps_other_values(tmp_path: Path
 
 
 def test_no_secret_of_a_url_is_in_a_diff(tmp_path: Path) -> None:
-    """The lines beside the change are shown too."""
+    """A diff contains the lines around the change too."""
     text = f"plugins: {{e: {{config: {{a: 'https://h/?token={CANARY}'}}}}}}\nservice: {{log_level: info}}\n"
     diff = plan_edit(a_config_of(tmp_path, {"config.yaml": text}), "service.log_level", "debug", {}).diff
     assert f"?token={MASK}" in diff
@@ -145,23 +145,23 @@ def test_no_secret_is_in_an_error(tmp_path: Path) -> None:
             "pipelines: [{name: '${V}!', steps: [{call: '${V}', id: '${V} x'}]}]\n"
         },
     )
-    found = problems_of(config, {"V": f"{CANARY} secret"})
-    assert len(found) > 20
-    assert CANARY not in repr(found)
+    problems = problems_of(config, {"V": f"{CANARY} secret"})
+    assert len(problems) > 20
+    assert CANARY not in repr(problems)
 
 
 @pytest.mark.parametrize(
-    "written", ["tokens: {canary}", "tokens: [{canary}]", "plugins: {{e: {{env: {{TOKEN: [{canary}]}}}}}}"]
+    "yaml", ["tokens: {canary}", "tokens: [{canary}]", "plugins: {{e: {{env: {{TOKEN: [{canary}]}}}}}}"]
 )
-def test_a_literal_in_the_place_of_a_secret_is_not_quoted(tmp_path: Path, written: str) -> None:
+def test_a_literal_in_the_place_of_a_secret_is_not_quoted(tmp_path: Path, yaml: str) -> None:
     """If the map around a token is missing, the error does not quote the token."""
-    found = problems_of(a_config_of(tmp_path, {"config.yaml": written.format(canary=CANARY)}))
-    assert found
-    assert CANARY not in repr(found)
+    problems = problems_of(a_config_of(tmp_path, {"config.yaml": yaml.format(canary=CANARY)}))
+    assert problems
+    assert CANARY not in repr(problems)
 
 
 def test_no_secret_is_in_an_error_about_names(tmp_path: Path) -> None:
-    """Names are looked up only if there are no other errors, so they need their own test."""
+    """Names are looked up only if there are no other errors."""
     config = a_config_of(
         tmp_path,
         {
@@ -171,13 +171,13 @@ def test_no_secret_is_in_an_error_about_names(tmp_path: Path) -> None:
             "pipelines: [{name: p, from_plugin: '${V}', steps: [{call: '${V}'}, {uses: '${V}'}]}]\n"
         },
     )
-    found = problems_of(config, {"V": CANARY})
-    assert len(found) == 6
-    assert CANARY not in repr(found)
+    problems = problems_of(config, {"V": CANARY})
+    assert len(problems) == 6
+    assert CANARY not in repr(problems)
 
 
 def test_no_secret_is_in_the_diff_of_a_change(tmp_path: Path) -> None:
-    config = a_secretive_config(tmp_path)
+    config = a_config_with_secrets(tmp_path)
     for key in ("plugins.echo.config.password", "api.auth.tokens[0].token", "plugins.echo.config.greeting"):
         edit = plan_edit(config, key, f"{CANARY}-new" if "greeting" not in key else "hi", ENVIRON)
         assert edit.diff
@@ -201,13 +201,13 @@ def vars_of(secret: Secret) -> str:
 
 def test_changing_revealed_values_does_not_change_the_map() -> None:
     """A snapshot is immutable; a plugin's request is built from a copy."""
-    guarded: SecretMap[object] = SecretMap({"a": {"b": 1}}, {"a": "shown"})
-    inner = guarded.reveal()["a"]
+    secret_map: SecretMap[object] = SecretMap({"a": {"b": 1}}, {"a": "shown"})
+    inner = secret_map.reveal()["a"]
     assert isinstance(inner, dict)
     inner["b"] = 2
-    assert guarded.reveal() == {"a": {"b": 1}}
+    assert secret_map.reveal() == {"a": {"b": 1}}
     with pytest.raises(TypeError):
-        pickle.dumps(guarded)
+        pickle.dumps(secret_map)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_keys_that_do_not_look_secret(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "masked"),
     [
         ("tgram://TOKEN/chat", f"tgram://{MASK}/{MASK}"),
         ("pover://USER@TOKEN", f"pover://{MASK}@{MASK}"),
@@ -372,8 +372,8 @@ def test_keys_that_do_not_look_secret(key: str) -> None:
         ("sqlite:///data/state.db", "sqlite:///data/state.db"),
     ],
 )
-def test_masking_of_urls(url: str, shown: str) -> None:
-    assert redact(url) == shown
+def test_masking_of_urls(url: str, masked: str) -> None:
+    assert redact(url) == masked
 
 
 @pytest.mark.parametrize(

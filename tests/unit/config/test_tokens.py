@@ -1,4 +1,4 @@
-"""Tokens in the configuration's files: made and taken away whole, crash or not."""
+"""Creating and revoking a token changes all its files or none, also if the command crashes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def demo(tmp_path: Path) -> Path:
 
 
 def snapshot(directory: Path) -> Snapshot:
-    """As the daemon would load it: with the seal."""
+    """Return the snapshot as the daemon loads it, with the seal verified."""
     return open_configuration(str(directory), {}).snapshot
 
 
@@ -51,19 +51,19 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def unsealed(files: dict[str, bytes]) -> dict[str, bytes]:
+def without_seal(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if name != CHECKSUMS_FILE}
 
 
 def test_a_token_opens_the_api_with_its_scopes(demo: Path) -> None:
-    """`${NAME}` in the configuration, the value in a private env file, the seal renewed."""
-    made = create_token(str(demo), {}, "ci", SCOPES)
+    """The configuration has `${NAME}`, a private environment file has the value, and the seal is renewed."""
+    created = create_token(str(demo), {}, "ci", SCOPES)
     token = next(token for token in snapshot(demo).tokens if token.name == "ci")
-    assert made.value is not None
-    assert (token.digest, token.scopes) == (digest_of(made.value.encode()), SCOPES)
-    assert f"{made.variable}={made.value}" in (demo / ".env").read_text()
-    assert made.value not in (demo / "tokens.yaml").read_text()
-    assert f"${{{made.variable}}}" in (demo / "tokens.yaml").read_text()
+    assert created.value is not None
+    assert (token.digest, token.scopes) == (digest_of(created.value.encode()), SCOPES)
+    assert f"{created.variable}={created.value}" in (demo / ".env").read_text()
+    assert created.value not in (demo / "tokens.yaml").read_text()
+    assert f"${{{created.variable}}}" in (demo / "tokens.yaml").read_text()
     assert stat.S_IMODE((demo / ".env").stat().st_mode) == 0o600
     assert stat.S_IMODE((demo / "scopes" / "ci.json").stat().st_mode) == 0o600
     assert loaded(demo).warnings == ()
@@ -73,37 +73,37 @@ def test_a_token_opens_the_api_with_its_scopes(demo: Path) -> None:
 def test_an_env_file_is_private_before_a_value_is_in_it(
     demo: Path, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0600, whatever it was; and not a moment later than the value."""
+    """The mode is 0600 before the value is written, whatever it was."""
     env_file, modes = demo / ".env", []
     env_file.chmod(mode)
 
-    def write_and_look(path: Path, data: bytes) -> None:
+    def write_and_record_mode(path: Path, data: bytes) -> None:
         write_atomically(path, data)
         if path == env_file:
             modes.append(stat.S_IMODE(path.stat().st_mode))
 
-    monkeypatch.setattr(seal, "write_atomically", write_and_look)
+    monkeypatch.setattr(seal, "write_atomically", write_and_record_mode)
     create_token(str(demo), {}, "ci", SCOPES)
     revoke_token(str(demo), {}, "ci")
     assert modes == [0o600, 0o600]
 
 
-def test_a_scope_for_a_plugin_that_is_not_there_is_doubted_at_once(demo: Path) -> None:
+def test_a_scope_for_a_plugin_that_is_not_configured_is_a_warning(demo: Path) -> None:
     """A warning is returned with the token that it is about, and not with the next one."""
     for dry_run in (True, False):
-        made = create_token(str(demo), {}, "ci", ("mail:rw", "jobs:ro"), dry_run=dry_run)
-        (doubt,) = made.warnings
-        assert doubt.message == 'the scope "mail:rw" is for a plugin that is not configured'
+        created = create_token(str(demo), {}, "ci", ("mail:rw", "jobs:ro"), dry_run=dry_run)
+        (warning,) = created.warnings
+        assert warning.message == 'the scope "mail:rw" is for a plugin that is not configured'
     assert create_token(str(demo), {}, "other", SCOPES).warnings == ()
 
 
 def test_without_scopes_it_is_a_secret_that_opens_nothing(demo: Path) -> None:
     """An entry without scopes is a secret only."""
-    made = create_token(str(demo), {}, "github", (), value=' with "quotes" and \\ \n')
-    now = snapshot(demo)
-    assert now.secrets["github"].reveal() == 'with "quotes" and \\'
-    assert "github" not in {token.name for token in now.tokens}
-    assert made.files == (".env", "tokens.yaml")
+    created = create_token(str(demo), {}, "github", (), value=' with "quotes" and \\ \n')
+    current = snapshot(demo)
+    assert current.secrets["github"].reveal() == 'with "quotes" and \\'
+    assert "github" not in {token.name for token in current.tokens}
+    assert created.files == (".env", "tokens.yaml")
 
 
 def test_the_env_file_that_holds_the_first_token_is_recorded_as_high(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_revoking_takes_all_of_it_away(demo: Path) -> None:
     create_token(str(demo), {}, "ci", SCOPES)
     revoke_token(str(demo), {}, "ci")
     after = contents(demo)
-    assert unsealed(after) == unsealed(before)
+    assert without_seal(after) == without_seal(before)
     sealed = seal.read_checksums(demo)
     assert sealed is not None
     assert "scopes/ci.json" not in sealed.files
@@ -130,9 +130,9 @@ def test_revoking_takes_all_of_it_away(demo: Path) -> None:
 
 def test_a_dry_run_checks_everything_and_writes_nothing(demo: Path) -> None:
     before = contents(demo)
-    made = create_token(str(demo), {}, "ci", SCOPES, dry_run=True)
-    assert (made.value, made.written) == (None, False)
-    assert made.files == ("scopes/ci.json", ".env", "tokens.yaml")
+    created = create_token(str(demo), {}, "ci", SCOPES, dry_run=True)
+    assert (created.value, created.written) == (None, False)
+    assert created.files == ("scopes/ci.json", ".env", "tokens.yaml")
     with pytest.raises(UsageError):
         create_token(str(demo), {}, "ci", ("no-such:scope",), dry_run=True)
     with pytest.raises(ConfigError):
@@ -142,11 +142,11 @@ def test_a_dry_run_checks_everything_and_writes_nothing(demo: Path) -> None:
     revoke_token(str(demo), {}, "extra", dry_run=True)
     assert contents(demo) == between
     revoke_token(str(demo), {}, "extra")
-    assert unsealed(contents(demo)) == unsealed(before)
+    assert without_seal(contents(demo)) == without_seal(before)
 
 
 def test_files_that_are_not_there_yet_are_made_and_included(tmp_path: Path) -> None:
-    """A configuration without tokens gets `tokens.yaml` and `.env`; its API was waiting for that."""
+    """A configuration without tokens gets `tokens.yaml` and `.env`."""
     (tmp_path / "config.yaml").write_text("# mine\nservice: {name: small}  # and this\n")
     seal_configuration(str(tmp_path), {})
     create_token(str(tmp_path), {}, "first", ("*",))
@@ -157,7 +157,7 @@ def test_files_that_are_not_there_yet_are_made_and_included(tmp_path: Path) -> N
 
 
 def test_the_first_token_of_an_api_that_has_none(tmp_path: Path) -> None:
-    """The API cannot be enabled without a token; making one is the way out that the error names."""
+    """The API cannot be enabled without a token, and the error names this command."""
     (tmp_path / "config.yaml").write_text("tokens: []\n")
     seal_configuration(str(tmp_path), {})
     seal.write_sealed(tmp_path, tmp_path / "config.yaml", b"api: {enabled: true}\ntokens: []\n")
@@ -172,7 +172,7 @@ def test_a_file_that_is_not_what_was_sealed_is_not_touched(demo: Path, change: s
     """The file is verified first: another change to it is not sealed along with the token."""
     with (demo / change).open("a") as file:
         file.write("# slipped in\n")
-    before = unsealed(contents(demo))
+    before = without_seal(contents(demo))
     with pytest.raises(IntegrityError):
         create_token(str(demo), {}, "ci", ())
     assert (demo / change).read_bytes() == before[change]
@@ -180,7 +180,7 @@ def test_a_file_that_is_not_what_was_sealed_is_not_touched(demo: Path, change: s
 
 
 def test_only_what_was_changed_is_sealed_anew(demo: Path) -> None:
-    """The seals of other files stay as they are, broken ones too."""
+    """Seals of other files stay as they are, also those that do not match."""
     (demo / "pipelines.yaml").write_text("# slipped in\npipelines: []\n")
     create_token(str(demo), {}, "ci", SCOPES)
     assert [problem.message.partition(":")[0] for problem in loaded(demo).warnings] == [
@@ -190,7 +190,7 @@ def test_only_what_was_changed_is_sealed_anew(demo: Path) -> None:
 
 def test_a_needed_token_is_not_revoked(demo: Path) -> None:
     with pytest.raises(ConfigError, match="nothing was written"):
-        revoke_token(str(demo), {}, "admin")  # the API would be left without any
+        revoke_token(str(demo), {}, "admin")  # the API would have no token
     create_token(str(demo), {}, "hooks", ())
     config = demo / "config.yaml"
     config.write_text(config.read_text() + "state_webhooks: {secret_ref: hooks}\n")
@@ -214,9 +214,9 @@ def test_mistakes_are_reported_and_change_nothing(demo: Path) -> None:
         (NotFoundError, lambda: revoke_token(str(demo), {}, "cj")),
     ]
     for kind, mistake in mistakes:
-        with pytest.raises(kind) as raised:
+        with pytest.raises(kind) as excinfo:
             mistake()
-        assert "dtl_of_the_admin" not in repr(raised.value.__dict__)
+        assert "dtl_of_the_admin" not in repr(excinfo.value.__dict__)
     assert contents(demo) == before
 
 
@@ -233,11 +233,11 @@ def test_mistakes_are_reported_and_change_nothing(demo: Path) -> None:
 def test_a_misspelt_scope_is_refused_before_the_token_is_handed_out(
     demo: Path, scope: str, hint: str
 ) -> None:
-    """A token without the right that was meant would be found out by a 403 only."""
+    """Otherwise the missing right would be found only by a 403 response."""
     before = contents(demo)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as excinfo:
         create_token(str(demo), {}, "ci", ("jobs:ro", scope))
-    assert refused.value.hint == hint
+    assert excinfo.value.hint == hint
     assert contents(demo) == before
 
 
@@ -262,27 +262,27 @@ def test_a_variable_that_others_use_is_left_to_them(demo: Path) -> None:
 
 
 class PowerCutError(BaseException):
-    """Nothing catches it, as nothing catches a power cut."""
+    """A simulated power cut, which no code catches."""
 
 
 def cut_power_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
-    """Real writes, until the one that does not happen any more."""
-    done: list[Path] = []
+    """Let writes succeed until write number `write`, which raises PowerCutError."""
+    written: list[Path] = []
 
-    def write_or_die(path: Path, data: bytes) -> None:
-        if len(done) == write:
+    def write_or_fail(path: Path, data: bytes) -> None:
+        if len(written) == write:
             raise PowerCutError
-        done.append(path)
+        written.append(path)
         write_atomically(path, data)
 
-    monkeypatch.setattr(seal, "write_atomically", write_or_die)
+    monkeypatch.setattr(seal, "write_atomically", write_or_fail)
 
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_whenever_the_power_fails_the_configuration_can_be_started(
     tmp_path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch, *, bare: bool
 ) -> None:
-    """Crash-safely; and the same command can be given again afterwards."""
+    """The change is atomic, and the same command can be repeated afterwards."""
     if bare:
         demo = tmp_path / "bare"
         demo.mkdir()
@@ -309,7 +309,7 @@ def test_whenever_the_power_fails_the_configuration_can_be_started(
     assert write > 5
 
 
-def test_whenever_the_power_fails_while_revoking_too(
+def test_whenever_the_power_fails_while_revoking_the_configuration_can_be_started(
     tmp_path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_token(str(demo), {}, "ci", SCOPES)
@@ -324,8 +324,8 @@ def test_whenever_the_power_fails_while_revoking_too(
                 survived = True
             except PowerCutError:
                 pass
-        left = snapshot(directory)
-        if any(token.name == "ci" for token in left.tokens):
+        after_cut = snapshot(directory)
+        if any(token.name == "ci" for token in after_cut.tokens):
             revoke_token(str(directory), {}, "ci")
         assert "ci" not in {token.name for token in snapshot(directory).tokens}
         if survived:

@@ -260,10 +260,10 @@ STEP = "steps: [{uses: e}]"
 def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: str, words: str) -> None:
     """Rules that no single value can break are reported at the key that breaks them."""
     text = yaml if yaml.startswith("plugins:") else f"plugins: {{e: {{}}}}\n{yaml}"
-    found = problems_of(a_config(tmp_path, text), {"T": "t", "U": "u", "EMPTY": ""})
-    assert [problem.key for problem in found] == [key]
-    assert words in found[0].message
-    assert found[0].line is not None
+    problems = problems_of(a_config(tmp_path, text), {"T": "t", "U": "u", "EMPTY": ""})
+    assert [problem.key for problem in problems] == [key]
+    assert words in problems[0].message
+    assert problems[0].line is not None
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: st
         "api: {enabled: true, auth: {tokens: [{token: '${T}', scopes: ['*', 'e:ro', 'read:jobs']}]}}",
         "api: {listen: '[::1]:8080'}",
         "webhooks: {endpoints: [{path: /a, event: x, secret_ref: s}]}\ntokens: [{name: s, key: '${T}'}]",
-        # Any free port, twice.
+        # Both listeners may take any free port.
         (
             "api: {enabled: true, listen: 'localhost:0', auth: {tokens: [{token: '${T}', scopes: ['*']}]}}\n"
             "webhooks: {listen: 'localhost:0', endpoints: [{path: /a, event: x, secret: '${T}'}]}"
@@ -305,7 +305,7 @@ def test_valid_configurations_are_accepted(tmp_path: Path, yaml: str) -> None:
     ],
 )
 def test_two_endpoints_cannot_share_a_name(tmp_path: Path, endpoints: str, key: str) -> None:
-    """The name is in the event type and in `webhook send`. A name taken from a path counts too."""
+    """The name is in the event type and in `webhook send`. A name derived from a path counts too."""
     config = a_config(tmp_path, f"webhooks:\n endpoints:\n  - {endpoints}\n")
     (problem,) = problems_of(config, {"T": "t", "U": "u"})
     assert (problem.key, problem.line) == (f"webhooks.endpoints[1].{key}", 4)
@@ -331,7 +331,7 @@ def test_a_generated_token_name_counts_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_that_is_not_utf8_is_refused(tmp_path: Path, yaml: str, key: str) -> None:
-    """Nothing could be signed with it."""
+    """A secret that is not UTF-8 cannot sign a request."""
     environ = {"BYTES": os.fsdecode(b"canary\xff")}
     (problem,) = problems_of(a_config(tmp_path, yaml), environ)
     assert (problem.key, problem.message) == (key, "the secret is not UTF-8 text")
@@ -352,7 +352,7 @@ def test_the_same_schedule_id_is_fine_for_two_plugins(tmp_path: Path) -> None:
     assert len(loaded(a_config(tmp_path, yaml)).model.plugins) == 2
 
 
-def scoped(tmp_path: Path, scopes: str, *, more: str = "", hashed: str | None = None) -> Path:
+def config_with_scopes(tmp_path: Path, scopes: str, *, more: str = "", hashed: str | None = None) -> Path:
     digest = hashed if hashed is not None else hash_bytes(scopes.encode())
     return a_config_of(
         tmp_path,
@@ -366,7 +366,7 @@ def scoped(tmp_path: Path, scopes: str, *, more: str = "", hashed: str | None = 
 
 def test_a_scope_file_is_read_and_its_hash_verified(tmp_path: Path) -> None:
     """`scopes_hash` is verified at load."""
-    config = scoped(tmp_path, '{"scopes": ["jobs:ro", "e:rw"]}', more="api: {enabled: true}\n")
+    config = config_with_scopes(tmp_path, '{"scopes": ["jobs:ro", "e:rw"]}', more="api: {enabled: true}\n")
     assert loaded(config, {"T": "t"}).scope_files[0].scopes == ("jobs:ro", "e:rw")
     (tmp_path / "scopes/admin.json").write_text('{"scopes": ["*"]}')
     (problem,) = problems_of(config, {"T": "t"})
@@ -377,47 +377,47 @@ def test_a_scope_file_is_read_and_its_hash_verified(tmp_path: Path) -> None:
 def test_empty_scope_files_do_not_count_as_tokens(tmp_path: Path) -> None:
     """An enabled API without a usable token is an error."""
     enabled = "api: {enabled: true}\n"
-    (problem,) = problems_of(scoped(tmp_path, '{"scopes": []}', more=enabled), {"T": "t"})
+    (problem,) = problems_of(config_with_scopes(tmp_path, '{"scopes": []}', more=enabled), {"T": "t"})
     assert (problem.key, problem.message) == ("api.enabled", "the API is enabled and no token has scopes")
-    (warning,) = loaded(scoped(tmp_path, '{"scopes": []}'), {"T": "t"}).warnings[-1:]
+    (warning,) = loaded(config_with_scopes(tmp_path, '{"scopes": []}'), {"T": "t"}).warnings[-1:]
     assert "cannot log in" in warning.message
     inline = "api: {enabled: true, auth: {tokens: [{token: '${U}', scopes: ['*']}]}}\n"
-    loaded(scoped(tmp_path, '{"scopes": []}', more=inline), {"T": "t", "U": "u"})
-    (problem,) = problems_of(scoped(tmp_path, "nonsense", more=enabled), {"T": "t"})
-    assert "not a scope file" in problem.message  # and no problem about its scopes
+    loaded(config_with_scopes(tmp_path, '{"scopes": []}', more=inline), {"T": "t", "U": "u"})
+    (problem,) = problems_of(config_with_scopes(tmp_path, "nonsense", more=enabled), {"T": "t"})
+    assert "not a scope file" in problem.message  # no problem about its scopes is reported
 
 
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"scopes": "*"}', '{"scopes": [1]}', "nonsense", '{"scope": []}']
 )
 def test_a_scope_file_of_another_form_is_refused(tmp_path: Path, content: str) -> None:
-    (problem,) = problems_of(scoped(tmp_path, content), {"T": "t"})
+    (problem,) = problems_of(config_with_scopes(tmp_path, content), {"T": "t"})
     assert "not a scope file" in problem.message
 
 
 def test_an_unknown_scope_is_an_error_and_an_unknown_plugin_a_warning(tmp_path: Path) -> None:
-    (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["jobs:admin"]}'), {"T": "t"})
+    (problem,) = problems_of(config_with_scopes(tmp_path, '{"scopes": ["jobs:admin"]}'), {"T": "t"})
     assert "unknown scope" in problem.message
-    result = loaded(scoped(tmp_path, '{"scopes": ["gone:rw"]}'), {"T": "t"})
+    result = loaded(config_with_scopes(tmp_path, '{"scopes": ["gone:rw"]}'), {"T": "t"})
     assert ["not configured" in warning.message for warning in result.warnings] == [True]
 
 
 def test_a_misspelt_timezone_or_scope_suggests_the_closest(tmp_path: Path) -> None:
     (problem,) = problems_of(a_config(tmp_path / "a", "service: {timezone: Europe/Berln}"), {})
     assert problem.hint == "did you mean Europe/Berlin?"
-    (warning,) = loaded(scoped(tmp_path, '{"scopes": ["plugn:rw"]}'), {"T": "t"}).warnings
+    (warning,) = loaded(config_with_scopes(tmp_path, '{"scopes": ["plugn:rw"]}'), {"T": "t"}).warnings
     assert warning.hint == "did you mean plugin?"
 
 
 def test_a_token_with_scopes_cannot_be_a_shared_secret(tmp_path: Path) -> None:
     more = "state_webhooks: {secret_ref: admin}\n"
-    (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["*"]}', more=more), {"T": "t"})
+    (problem,) = problems_of(config_with_scopes(tmp_path, '{"scopes": ["*"]}', more=more), {"T": "t"})
     assert problem.key == "state_webhooks.secret_ref"
     assert "used as a secret as well" in problem.message
 
 
 def test_a_state_webhook_url_is_secret_everywhere(tmp_path: Path) -> None:
-    """It may be written in the clear, and neither an error nor the shown configuration repeats it."""
+    """A literal URL is allowed; neither an error nor the shown configuration repeats it."""
     body = "plugins: {e: {state_webhook_url: 'https://h.org/hook/canary-77'}}\n"
     config = loaded(a_config(tmp_path, body))
     assert config.warnings == ()

@@ -1,4 +1,4 @@
-"""A reference to context is refused if nothing on any way to it can have claimed it, and only then."""
+"""A reference to context is refused if and only if no step before it can have claimed the value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def a_flow(*steps: dict[str, Any], **keys: Any) -> dict[str, Any]:
     return {"name": "flow", **keys, "steps": list(steps)}
 
 
-def written(directory: Path, *pipelines: dict[str, Any], **config: Any) -> Path:
+def write_config(directory: Path, *pipelines: dict[str, Any], **config: Any) -> Path:
     plugins: dict[str, Any] = {name: {} for name in "pqr"}
     return a_config(directory, json.dumps({"plugins": plugins, "pipelines": list(pipelines), **config}))
 
@@ -122,7 +122,7 @@ POSSIBLE: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", NEVER)
 def test_what_can_never_exist_is_refused(tmp_path: Path, name: str) -> None:
     pipelines, config = NEVER[name]
-    (problem,) = problems_of(written(tmp_path, *pipelines, **config))
+    (problem,) = problems_of(write_config(tmp_path, *pipelines, **config))
     assert "context." in problem.message
     assert problem.line is not None
     assert problem.hint is not None
@@ -131,22 +131,22 @@ def test_what_can_never_exist_is_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", POSSIBLE)
 def test_what_can_exist_is_accepted(tmp_path: Path, name: str) -> None:
     pipelines, config = POSSIBLE[name]
-    assert loaded(written(tmp_path, *pipelines, **config)).model.pipelines
+    assert loaded(write_config(tmp_path, *pipelines, **config)).model.pipelines
 
 
 def test_the_message_names_the_place_and_the_similar_name(tmp_path: Path) -> None:
     flow = a_flow(uses(baggage={"order.id": "payload.id"}), uses(with_={"a": ["{context.ordr.id}"]}))
-    (problem,) = problems_of(written(tmp_path, flow))
+    (problem,) = problems_of(write_config(tmp_path, flow))
     assert problem.key == "pipelines[0].steps[1].with.a[0]"
     assert problem.hint == "did you mean context.order.id?"
 
 
 def test_calls_that_double_at_each_level_are_followed_once(tmp_path: Path) -> None:
-    """Forty levels of two calls each would be a million million steps."""
+    """Forty levels of two calls each have about 10^12 steps."""
     levels = [
         {"name": f"l{number}", "steps": [{"call": f"l{number + 1}"}, {"call": f"l{number + 1}"}]}
         for number in range(40)
     ]
     pipelines = [*levels, {"name": "l40", "steps": [READS]}]
-    (problem,) = problems_of(written(tmp_path, *pipelines))
+    (problem,) = problems_of(write_config(tmp_path, *pipelines))
     assert "no step claims context.x" in problem.message

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CANARY = "c4nary"
 
 
-def with_step(directory: Path, step: str) -> Path:
-    """A pipeline with one step, in whose context `x`, `y` and `token` may be."""
+def config_with_step(directory: Path, step: str) -> Path:
+    """Return a pipeline with one step whose context may have `x`, `y` and `token`."""
     claims = "{name: claims, steps: [{uses: e, baggage: {x: payload.x, y: payload.x, token: payload.x}}]}"
     return a_config(
         directory,
@@ -31,14 +31,14 @@ def with_step(directory: Path, step: str) -> Path:
     )
 
 
-def the_problem(directory: Path, step: str) -> Problem:
-    (problem,) = problems_of(with_step(directory, step), {"SECRET": f"{{{CANARY}}} {{ \\{CANARY}("})
+def only_problem(directory: Path, step: str) -> Problem:
+    (problem,) = problems_of(config_with_step(directory, step), {"SECRET": f"{{{CANARY}}} {{ \\{CANARY}("})
     assert problem.line == 2
     return problem
 
 
-def the_step(directory: Path, step: str) -> StepSettings:
-    return loaded(with_step(directory, step)).model.pipelines[0].steps[0]
+def load_step(directory: Path, step: str) -> StepSettings:
+    return loaded(config_with_step(directory, step)).model.pipelines[0].steps[0]
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_an_impossible_condition_is_an_error_at_its_key(
     tmp_path: Path, condition: str, key: str, words: str, found: str | None
 ) -> None:
     """The message contains only the type of a value."""
-    problem = the_problem(tmp_path, f"if: {condition}")
+    problem = only_problem(tmp_path, f"if: {condition}")
     assert problem.key == f"pipelines[0].steps[0].if{key}"
     assert words in problem.message
     assert problem.found == found
 
 
 @pytest.mark.parametrize(
-    ("written", "key", "words", "found"),
+    ("step_yaml", "key", "words", "found"),
     [
         ("with: {a: 'x {payload.y'}", "with.a", "a { at character 3 has no partner", None),
         ("with: {a: [1, {b: '{event.type}'}]}", "with.a[1].b", "begins with none of", "{event.type}"),
@@ -112,17 +112,17 @@ def test_an_impossible_condition_is_an_error_at_its_key(
     ],
 )
 def test_a_bad_template_or_baggage_is_an_error_at_its_key(
-    tmp_path: Path, written: str, key: str, words: str, found: str | None
+    tmp_path: Path, step_yaml: str, key: str, words: str, found: str | None
 ) -> None:
     """The message names the character position where there is one."""
-    problem = the_problem(tmp_path, written)
+    problem = only_problem(tmp_path, step_yaml)
     assert problem.key == f"pipelines[0].steps[0].{key}"
     assert words in problem.message
     assert problem.found == found
 
 
 @pytest.mark.parametrize(
-    "written",
+    "step_yaml",
     [
         f"if: {{path: config.token, op: regex, value: '\\{CANARY}('}}",
         "if: {path: payload.x, op: regex, value: '${SECRET}'}",
@@ -133,9 +133,9 @@ def test_a_bad_template_or_baggage_is_an_error_at_its_key(
         f"with: {{password: ['{{{CANARY}}}']}}",
     ],
 )
-def test_no_message_quotes_a_possible_secret(tmp_path: Path, written: str) -> None:
-    """Neither the value of a variable nor one under a secret key."""
-    assert CANARY not in repr(the_problem(tmp_path, written))
+def test_no_message_quotes_a_possible_secret(tmp_path: Path, step_yaml: str) -> None:
+    """Neither the value of a variable nor a value under a secret key is quoted."""
+    assert CANARY not in repr(only_problem(tmp_path, step_yaml))
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_no_message_quotes_a_possible_secret(tmp_path: Path, written: str) -> No
 )
 def test_the_fault_of_a_secret_expression_is_not_shown(tmp_path: Path, comparison: str) -> None:
     """The fault would reveal characters of the secret."""
-    assert the_problem(tmp_path, f"if: {{{comparison}}}").message == "this is not a regular expression"
+    assert only_problem(tmp_path, f"if: {{{comparison}}}").message == "this is not a regular expression"
 
 
 def test_faults_of_a_text_from_a_variable_do_not_quote_it(tmp_path: Path) -> None:
     problems = problems_of(
-        with_step(tmp_path, "with: {a: '${SECRET}'}"), {"SECRET": f"{{{CANARY}}} {{ {CANARY}"}
+        config_with_step(tmp_path, "with: {a: '${SECRET}'}"), {"SECRET": f"{{{CANARY}}} {{ {CANARY}"}
     )
     assert [problem.key for problem in problems] == ["pipelines[0].steps[0].with.a"] * 2
     assert CANARY not in repr(problems)
@@ -163,11 +163,11 @@ def test_the_condition_of_a_pipeline_is_validated_too(tmp_path: Path) -> None:
 
 def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
     """The stored form equals the written one, with the default value of `exists`."""
-    written = (
+    condition_yaml = (
         "{all: [{path: payload.x, op: eq, value: null}, {any: [{path: context.y, op: exists}, "
         "{not: {path: event.type, op: in, value: [a, 1]}}]}]}"
     )
-    condition = the_step(tmp_path, f"if: {written}").condition
+    condition = load_step(tmp_path, f"if: {condition_yaml}").condition
     assert condition is not None
     compiled = compile_condition(condition)
     assert compiled == AllOf(
@@ -197,7 +197,7 @@ def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "written",
+    "step_yaml",
     [
         "if: {path: payload, op: contains, value: x}",
         "if: {path: payload.x, op: exists, value: false}",
@@ -214,12 +214,12 @@ def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
         "if: {path: run.payload.x, op: exists}",
     ],
 )
-def test_valid_steps_are_accepted(tmp_path: Path, written: str) -> None:
-    assert the_step(tmp_path, written).uses == "e"
+def test_valid_steps_are_accepted(tmp_path: Path, step_yaml: str) -> None:
+    assert load_step(tmp_path, step_yaml).uses == "e"
 
 
 @pytest.mark.parametrize(
-    "written",
+    "step_yaml",
     [
         "baggage: {token: payload.token}",
         "baggage: {user.token: context.token}",
@@ -227,25 +227,25 @@ def test_valid_steps_are_accepted(tmp_path: Path, written: str) -> None:
         "with: {header: {authorization: 'Bearer {context.token}'}}",
     ],
 )
-def test_a_reference_is_not_a_secret_in_the_clear(tmp_path: Path, written: str) -> None:
+def test_a_reference_is_not_a_secret_in_the_clear(tmp_path: Path, step_yaml: str) -> None:
     """Strict mode refuses literal secrets; a path to one is not a literal."""
-    assert loaded(with_step(tmp_path, written)).warnings == ()
+    assert loaded(config_with_step(tmp_path, step_yaml)).warnings == ()
 
 
-@pytest.mark.parametrize("written", ["with: {token: abc}", "with: {token: 'abc {{payload.x}}'}"])
-def test_a_literal_secret_in_a_template_is_reported(tmp_path: Path, written: str) -> None:
-    (warning,) = loaded(with_step(tmp_path, written)).warnings
+@pytest.mark.parametrize("step_yaml", ["with: {token: abc}", "with: {token: 'abc {{payload.x}}'}"])
+def test_a_literal_secret_in_a_template_is_reported(tmp_path: Path, step_yaml: str) -> None:
+    (warning,) = loaded(config_with_step(tmp_path, step_yaml)).warnings
     assert "in the clear" in warning.message
 
 
 def test_a_value_compared_with_a_secret_is_a_secret(tmp_path: Path) -> None:
-    """It reveals the secret, so it is reported and never shown."""
-    config = loaded(with_step(tmp_path, "if: {path: config.api_key, op: eq, value: canary-77}"))
+    """The value reveals the secret, so it is reported and never shown."""
+    config = loaded(config_with_step(tmp_path, "if: {path: config.api_key, op: eq, value: canary-77}"))
     (warning,) = config.warnings
     assert "in the clear" in warning.message
     assert "canary-77" not in str(config.redacted())
 
 
 def test_other_compared_values_are_shown(tmp_path: Path) -> None:
-    config = loaded(with_step(tmp_path, "if: {path: payload.kind, op: eq, value: parcel}"))
+    config = loaded(config_with_step(tmp_path, "if: {path: payload.kind, op: eq, value: parcel}"))
     assert "parcel" in str(config.redacted())

@@ -1,4 +1,4 @@
-"""The control socket between the command line and the daemon: where it is, and what it carries."""
+"""The control socket carries operations from the command line to the daemon."""
 
 from __future__ import annotations
 
@@ -41,45 +41,45 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
 
 
-def raising(error: Exception) -> Operation:
+def failing_operation(error: Exception) -> Operation:
     async def operation(_given: JsonObject) -> JsonObject:
         raise error
 
     return operation
 
 
-async def echo(given: JsonObject) -> JsonObject:
-    return {"given": given}
+async def echo(request: JsonObject) -> JsonObject:
+    return {"given": request}
 
 
 async def call_through_socket(
     path: Path,
     operation: Operation,
-    given: JsonObject,
+    request: JsonObject,
     signals: SignalBus | None = None,
     peer_uid: Callable[[socket.socket], int] = peer_uid,
 ) -> JsonObject:
-    """Call a real server that offers this one operation."""
+    """Call the operation through a real server."""
     server = ControlServer(path, {"it": operation}, signals or SignalBus(), peer_uid=peer_uid)
     await server.start()
     try:
-        return await asyncio.to_thread(call_daemon, path, "it", given, timeout=60)
+        return await asyncio.to_thread(call_daemon, path, "it", request, timeout=60)
     finally:
         await server.stop()
 
 
 async def test_the_response_is_the_result_of_the_operation(tmp_path: Path) -> None:
-    """Unchanged, however large."""
-    given: JsonObject = {"text": "ä\n" * 100_000, "number": 2**60}
-    assert await call_through_socket(tmp_path / "s", echo, given) == {"given": given}
+    """The response arrives unchanged, whatever its size."""
+    request: JsonObject = {"text": "ä\n" * 100_000, "number": 2**60}
+    assert await call_through_socket(tmp_path / "s", echo, request) == {"given": request}
 
 
 async def test_an_error_arrives_as_the_same_error(tmp_path: Path) -> None:
-    """The exit status depends on it."""
-    sent = ConflictError("not now", hint="later", details={"status": "running"})
-    with pytest.raises(ConflictError) as caught:
-        await call_through_socket(tmp_path / "s", raising(sent), {})
-    assert (caught.value.message, caught.value.hint, caught.value.details) == (
+    """The exit status depends on the error."""
+    error = ConflictError("not now", hint="later", details={"status": "running"})
+    with pytest.raises(ConflictError) as excinfo:
+        await call_through_socket(tmp_path / "s", failing_operation(error), {})
+    assert (excinfo.value.message, excinfo.value.hint, excinfo.value.details) == (
         "not now",
         "later",
         {"status": "running"},
@@ -87,32 +87,34 @@ async def test_an_error_arrives_as_the_same_error(tmp_path: Path) -> None:
 
 
 async def test_an_unexpected_error_is_reported_to_both_sides_without_its_text(tmp_path: Path) -> None:
-    """The log says which error and where; its text, which may contain a secret, appears nowhere."""
+    """The log names the type of the error and its place. The text may contain a secret and appears
+    nowhere.
+    """
     emitted: list[SignalEvent] = []
     signals = SignalBus()
     signals.subscribe(emitted.append)
-    with pytest.raises(DuctileError) as caught:
-        await call_through_socket(tmp_path / "s", raising(ValueError("canary")), {}, signals)
+    with pytest.raises(DuctileError) as excinfo:
+        await call_through_socket(tmp_path / "s", failing_operation(ValueError("canary")), {}, signals)
     (event,) = emitted
     assert (event.signal, event.data["fault"]) == (Signal.CONTROL_FAULT, "ValueError")
     assert "test_control_socket.py" in str(event.data["at"])
-    assert "canary" not in f"{event} {caught.value.message} {caught.value.details}"
+    assert "canary" not in f"{event} {excinfo.value.message} {excinfo.value.details}"
 
 
 @pytest.mark.parametrize("kind", [ConfigError, IntegrityError])
 async def test_the_problems_of_a_configuration_arrive(kind: type[ConfigError], tmp_path: Path) -> None:
     """A refused reload reports every problem with its location."""
     problem = Problem(message="no", file="config.yaml", line=3, key="service.name", found="1")
-    with pytest.raises(kind) as caught:
-        await call_through_socket(tmp_path / "s", raising(kind("bad", problems=(problem,))), {})
-    assert caught.value.problems == (problem,)
-    assert caught.value.details == {}
+    with pytest.raises(kind) as excinfo:
+        await call_through_socket(tmp_path / "s", failing_operation(kind("bad", problems=(problem,))), {})
+    assert excinfo.value.problems == (problem,)
+    assert excinfo.value.details == {}
 
 
 async def test_an_unexpected_error_names_its_type_only(tmp_path: Path) -> None:
     """The text of an exception may contain a secret."""
     with pytest.raises(DuctileError, match=r"unexpected error in the daemon \(ValueError\)"):
-        await call_through_socket(tmp_path / "s", raising(ValueError("canary")), {})
+        await call_through_socket(tmp_path / "s", failing_operation(ValueError("canary")), {})
 
 
 async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
@@ -139,12 +141,12 @@ async def test_an_operation_that_changes_something_is_completed_without_its_clie
 
 
 async def is_cancelled_on_disconnect(path: Path, name: str) -> bool:
-    """Call an operation of this name, disconnect when it has begun, and see how it ends."""
-    begun, may_end = asyncio.Event(), asyncio.Event()
+    """Return whether the operation is cancelled when its client disconnects."""
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
     cancelled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def operation(_given: JsonObject) -> JsonObject:
-        begun.set()
+        has_begun.set()
         try:
             await may_end.wait()
         except asyncio.CancelledError:
@@ -158,11 +160,11 @@ async def is_cancelled_on_disconnect(path: Path, name: str) -> bool:
     try:
         _reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b'{"operation": "%s", "given": {}}\n' % name.encode())
-        await begun.wait()
+        await has_begun.wait()
         writer.close()
         await writer.wait_closed()
         if name not in WAITING_OPERATIONS:
-            # The server answers a later client, so it has been told of the end of this one.
+            # The server has answered a later client, so it knows of the disconnect.
             with pytest.raises(UsageError):
                 await asyncio.to_thread(call_daemon, path, "unknown", {}, timeout=60)
             may_end.set()
@@ -173,14 +175,14 @@ async def is_cancelled_on_disconnect(path: Path, name: str) -> bool:
 
 
 def test_no_daemon_listens(tmp_path: Path) -> None:
-    """Exit 69."""
+    """The exit status is 69."""
     assert connect(tmp_path / "s") is None
     with pytest.raises(DaemonNotRunningError):
         call_daemon(tmp_path / "s", "it", {})
 
 
 def test_a_daemon_that_does_not_answer_or_disconnects(tmp_path: Path) -> None:
-    """Exit 75 for the first, 69 for the second; the client never waits for ever."""
+    """The exit status is 75 for a timeout and 69 for a disconnect; the client never waits for ever."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -197,7 +199,7 @@ def test_a_daemon_that_does_not_answer_or_disconnects(tmp_path: Path) -> None:
 
 
 def test_the_link_leads_to_the_daemon_that_wrote_it(tmp_path: Path) -> None:
-    """It is beside the configuration; another daemon's link is not removed."""
+    """The link is beside the configuration; the link of another daemon is not removed."""
     config = tmp_path / "config.yaml"
     assert linked_socket(config) is None
     write_link(config, tmp_path / "one.sock")
@@ -210,14 +212,14 @@ def test_the_link_leads_to_the_daemon_that_wrote_it(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_to_has_no_link(tmp_path: Path) -> None:
-    """The daemon still starts."""
+    """The daemon starts without a link."""
     config = tmp_path / "nowhere" / "config.yaml"
     write_link(config, tmp_path / "s")
     assert linked_socket(config) is None
 
 
 def test_the_path_of_a_socket_is_never_too_long(tmp_path: Path) -> None:
-    """A short fallback in the runtime directory, the same for daemon and command."""
+    """Daemon and command use the same short path in the runtime directory."""
     near, far = Path("/var/lib/ductile"), Path("/" + "very-long/" * 20)
     assert socket_path(near, {}) == near / "ductile.sock"
     short = socket_path(far, {"XDG_RUNTIME_DIR": "/run/user/7"})
@@ -227,7 +229,7 @@ def test_the_path_of_a_socket_is_never_too_long(tmp_path: Path) -> None:
 
 
 async def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """For every umask."""
+    """The umask does not matter."""
     mask = os.umask(0)
     try:
         server = ControlServer(tmp_path / "s", {}, SignalBus())
@@ -239,20 +241,22 @@ async def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 async def test_another_user_is_refused_although_they_could_connect(tmp_path: Path) -> None:
-    """The kernel reports the peer's user."""
-    asked: list[int] = []
+    """The kernel reports the user of the peer."""
+    uids: list[int] = []
 
     def other_user(connection: socket.socket) -> int:
-        asked.append(peer_uid(connection))
+        uids.append(peer_uid(connection))
         return os.getuid() + 1
 
     with pytest.raises(DeniedError):
         await call_through_socket(tmp_path / "s", echo, {}, peer_uid=other_user)
-    assert asked == [os.getuid()]
+    assert uids == [os.getuid()]
 
 
 def test_a_directory_of_the_sockets_own_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """In a world-writable directory another user may have created it first, to pose as the daemon."""
+    """In a world-writable directory, another user may have created the directory first to pose as the
+    daemon.
+    """
     state, socket = tmp_path / "state", tmp_path / "ductile-1" / "ductile.sock"
     make_socket_directory(socket, state)
     assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
@@ -268,11 +272,11 @@ def test_a_directory_of_the_sockets_own_is_for_its_owner_alone(tmp_path: Path) -
     make_socket_directory(linked, linked.parent)  # the state directory is the operator's choice
     remove_socket_directory(linked, linked.parent)
     remove_socket_directory(socket, state)
-    assert [each.name for each in tmp_path.iterdir()] == ["ductile-2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["ductile-2"]
 
 
 def test_a_socket_of_another_user_is_not_used(tmp_path: Path) -> None:
-    """Not even by root, unless its owner also owns the link or the store's directory."""
+    """Root does not use it either, unless its owner also owns the link or the directory of the store."""
     socket, link, daemon = tmp_path / "there" / "ductile.sock", tmp_path / "link", 4711
     owners = {socket.parent: daemon, link: os.geteuid()}
     assert may_be_foreign(socket, link, file_owner=owners.get)

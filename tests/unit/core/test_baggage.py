@@ -1,4 +1,4 @@
-"""What a step claims, what it inherits, and what it may not do to that."""
+"""A step claims baggage, inherits baggage, and cannot change what it inherits."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SCOPE = EvalContext(
 INHERITED: JsonObject = {"customer": {"id": 7, "vip": True}, "note": "n", "list": [1], "empty": {}}
 
 
-def claimed(written: dict[str, JsonValue], inherited: JsonObject | None = None) -> JsonObject:
-    return add_baggage(compile_baggage(written), inherited or {}, SCOPE)
+def claim_baggage(settings: dict[str, JsonValue], inherited: JsonObject | None = None) -> JsonObject:
+    return add_baggage(compile_baggage(settings), inherited or {}, SCOPE)
 
 
 @pytest.mark.parametrize(
-    ("written", "baggage"),
+    ("settings", "baggage"),
     [
         ({"id": "payload.id"}, {"id": 7}),
         (
@@ -52,12 +52,12 @@ def claimed(written: dict[str, JsonValue], inherited: JsonObject | None = None) 
         ({}, {}),
     ],
 )
-def test_a_claim_keeps_a_value_under_its_path(written: dict[str, JsonValue], baggage: JsonObject) -> None:
-    assert claimed(written) == baggage
+def test_a_claim_keeps_a_value_under_its_path(settings: dict[str, JsonValue], baggage: JsonObject) -> None:
+    assert claim_baggage(settings) == baggage
 
 
 @pytest.mark.parametrize(
-    "written",
+    "settings",
     [
         {"customer.id": "payload.id"},
         {"customer.name": "payload.user.name"},
@@ -67,17 +67,17 @@ def test_a_claim_keeps_a_value_under_its_path(written: dict[str, JsonValue], bag
         {"from": "payload.user", "namespace": "empty"},
     ],
 )
-def test_repeating_a_value_and_adding_beside_it_is_fine(written: dict[str, JsonValue]) -> None:
-    made = claimed(written, INHERITED)
-    assert (made["note"], made["list"]) == ("n", [1])
-    customer = made["customer"]
+def test_repeating_a_value_and_adding_beside_it_is_fine(settings: dict[str, JsonValue]) -> None:
+    baggage = claim_baggage(settings, INHERITED)
+    assert (baggage["note"], baggage["list"]) == ("n", [1])
+    customer = baggage["customer"]
     assert isinstance(customer, dict)
     assert (customer["id"], customer["vip"]) == (7, True)
     assert INHERITED == {"customer": {"id": 7, "vip": True}, "note": "n", "list": [1], "empty": {}}
 
 
 @pytest.mark.parametrize(
-    ("written", "path"),
+    ("settings", "path"),
     [
         ({"note": "payload.id"}, "note"),
         ({"customer": "payload.user"}, "customer"),
@@ -92,36 +92,36 @@ def test_repeating_a_value_and_adding_beside_it_is_fine(written: dict[str, JsonV
     ],
 )
 def test_changing_what_was_inherited_fails_and_names_the_path(
-    written: dict[str, JsonValue], path: str
+    settings: dict[str, JsonValue], path: str
 ) -> None:
-    """Inherited paths are immutable; one above or below them would change them too."""
-    with pytest.raises(BaggageError, match=rf"^{path} is in the baggage") as failed:
-        claimed(written, INHERITED)
-    assert failed.value.path == path
+    """Inherited paths are immutable. A claim above or below such a path would change it too."""
+    with pytest.raises(BaggageError, match=rf"^{path} is in the baggage") as excinfo:
+        claim_baggage(settings, INHERITED)
+    assert excinfo.value.path == path
 
 
 def test_one_is_not_true_when_a_claim_is_repeated() -> None:
-    """Sameness is that of conditions: strict."""
-    one = (BaggageItem(target=("vip",), source="payload.vip"),)
-    assert add_baggage(one, {"vip": 1}, EvalContext(payload={"vip": 1.0})) == {"vip": 1}
+    """Values are compared as in conditions: strictly."""
+    claims = (BaggageItem(target=("vip",), source="payload.vip"),)
+    assert add_baggage(claims, {"vip": 1}, EvalContext(payload={"vip": 1.0})) == {"vip": 1}
     with pytest.raises(BaggageError):
-        add_baggage(one, {"vip": 1}, EvalContext(payload={"vip": True}))
+        add_baggage(claims, {"vip": 1}, EvalContext(payload={"vip": True}))
 
 
 def test_a_repeated_claim_keeps_the_first_value() -> None:
-    """1 and 1.0 are the same, and still it is the inherited one that later steps see."""
+    """1 and 1.0 are equal, and later steps get the inherited value."""
     spread = (BaggageItem(target=("n",), source="payload", spread=True),)
-    kept = add_baggage(spread, {"n": {"a": 1}}, EvalContext(payload={"a": 1.0, "b": 2}))["n"]
-    assert json.dumps(kept, sort_keys=True) == '{"a": 1, "b": 2}'
+    value = add_baggage(spread, {"n": {"a": 1}}, EvalContext(payload={"a": 1.0, "b": 2}))["n"]
+    assert json.dumps(value, sort_keys=True) == '{"a": 1, "b": 2}'
 
 
 def test_a_namespace_is_named_with_the_key_that_would_change() -> None:
     with pytest.raises(BaggageError, match=r"^who\.name is in the baggage"):
-        claimed({"from": "payload.user", "namespace": "who"}, {"who": {"name": "Bob"}})
+        claim_baggage({"from": "payload.user", "namespace": "who"}, {"who": {"name": "Bob"}})
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
+    ("settings", "words"),
     [
         ({"a": "payload.gone"}, "there is no payload.gone to keep as a"),
         ({"a.b": "context.x.y"}, "there is no context.x.y to keep as a.b"),
@@ -129,13 +129,13 @@ def test_a_namespace_is_named_with_the_key_that_would_change() -> None:
         ({"from": "payload.none", "namespace": "n"}, "payload.none is not an object"),
     ],
 )
-def test_a_source_that_is_not_there_fails(written: dict[str, JsonValue], words: str) -> None:
+def test_a_source_that_is_not_there_fails(settings: dict[str, JsonValue], words: str) -> None:
     with pytest.raises(BaggageError, match=words.replace(".", r"\.")):
-        claimed(written)
+        claim_baggage(settings)
 
 
 @pytest.mark.parametrize(
-    ("written", "where", "words"),
+    ("settings", "where", "words"),
     [
         ({"a": "paylod.x"}, ("a",), "begins with none of payload, context"),
         ({"a": "config.token"}, ("a",), "begins with none of payload, context"),
@@ -158,13 +158,13 @@ def test_a_source_that_is_not_there_fails(written: dict[str, JsonValue], words: 
     ],
 )
 def test_unreadable_baggage_is_reported_at_its_key(
-    written: dict[str, JsonValue], where: tuple[str, ...], words: str
+    settings: dict[str, JsonValue], where: tuple[str, ...], words: str
 ) -> None:
-    (fault,) = faults_in_baggage(written)
+    (fault,) = faults_in_baggage(settings)
     assert fault.where == where
     assert words in fault.message
     with pytest.raises(BaggageError):
-        compile_baggage(written)
+        compile_baggage(settings)
 
 
 def test_the_error_says_to_leave_out_the_braces() -> None:
@@ -173,23 +173,23 @@ def test_the_error_says_to_leave_out_the_braces() -> None:
 
 
 def test_the_baggage_has_a_largest_size_and_depth() -> None:
-    """1 MiB, counted with what was inherited."""
-    one = (BaggageItem(target=("a",), source="payload.x"),)
-    room = MAX_BAGGAGE_BYTES - len('{"b":1,"a":""}')
-    assert add_baggage(one, {"b": 1}, EvalContext(payload={"x": "x" * room}))["b"] == 1
+    """The limit is 1 MiB including the inherited baggage."""
+    claims = (BaggageItem(target=("a",), source="payload.x"),)
+    free_bytes = MAX_BAGGAGE_BYTES - len('{"b":1,"a":""}')
+    assert add_baggage(claims, {"b": 1}, EvalContext(payload={"x": "x" * free_bytes}))["b"] == 1
     with pytest.raises(BaggageError, match="larger than"):
-        add_baggage(one, {"b": 1}, EvalContext(payload={"x": "x" * (room + 1)}))
-    deep: JsonValue = 1
+        add_baggage(claims, {"b": 1}, EvalContext(payload={"x": "x" * (free_bytes + 1)}))
+    nested: JsonValue = 1
     for _ in range(MAX_DEPTH):
-        deep = [deep]
-    assert add_baggage(one, {}, EvalContext(payload={"x": deep})) == {"a": deep}
+        nested = [nested]
+    assert add_baggage(claims, {}, EvalContext(payload={"x": nested})) == {"a": nested}
     with pytest.raises(BaggageError, match="deeper than"):
-        add_baggage(one, {}, EvalContext(payload={"x": [deep]}))
+        add_baggage(claims, {}, EvalContext(payload={"x": [nested]}))
 
 
 def test_a_large_namespace_is_added_in_one_go() -> None:
-    """A copy for each of its names would take minutes, within the store's transaction."""
+    """A copy for each name would take minutes within the transaction of the store."""
     many: JsonObject = {str(number): number for number in range(50_000)}
     spread = (BaggageItem(target=("n",), source="payload", spread=True),)
-    made = add_baggage(spread, {"n": {"x": 1}}, EvalContext(payload=many))
-    assert made == {"n": {**many, "x": 1}}
+    baggage = add_baggage(spread, {"n": {"x": 1}}, EvalContext(payload=many))
+    assert baggage == {"n": {**many, "x": 1}}

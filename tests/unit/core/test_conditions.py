@@ -1,4 +1,4 @@
-"""Each operator over each relevant pair of types, and the content of a verdict."""
+"""Each operator over each relevant pair of types, and the content of a condition result."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ SCOPE = EvalContext(
 )
 
 
-def is_(path: str, op: str, value: JsonValue = True) -> PathComparison:
+def comparison(path: str, op: str, value: JsonValue = True) -> PathComparison:
     return PathComparison(path=path, op=Operator(op), value=value)
 
 
 @pytest.mark.parametrize(
-    ("found", "op", "value", "held"),
+    ("actual", "op", "value", "expected"),
     [
         (None, "exists", True, True),
         (0, "exists", True, True),
@@ -155,14 +155,14 @@ def is_(path: str, op: str, value: JsonValue = True) -> PathComparison:
     ],
 )
 def test_an_operator_compares_without_coercion(
-    found: JsonValue | Missing, op: str, value: JsonValue, held: bool
+    actual: JsonValue | Missing, op: str, value: JsonValue, expected: bool
 ) -> None:
-    """Strict types, true is not 1 but 1 is 1.0; what a missing path means for each operator."""
-    assert compare(found, Operator(op), value) is held
+    """Types are strict: true is not 1, but 1 is 1.0. Each operator defines what a missing path means."""
+    assert compare(actual, Operator(op), value) is expected
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "expected"),
     [
         ("payload", SCOPE.payload),
         ("payload.items.0.name", "first"),
@@ -189,9 +189,9 @@ def test_an_operator_compares_without_coercion(
     ],
 )
 def test_a_path_goes_through_objects_by_key_and_lists_by_position(
-    path: str, found: JsonValue | Missing
+    path: str, expected: JsonValue | Missing
 ) -> None:
-    assert look_up(path, SCOPE) == found
+    assert look_up(path, SCOPE) == expected
 
 
 @pytest.mark.parametrize(
@@ -205,34 +205,46 @@ def test_a_path_that_leads_nowhere_is_reported_at_load(path: str) -> None:
     ("condition", "sentence"),
     [
         (
-            is_("payload.status", "eq", "bad"),
+            comparison("payload.status", "eq", "bad"),
             'the condition does not hold: payload.status eq "bad" is false (found "ok")',
         ),
         (
-            is_("payload.gone", "exists"),
+            comparison("payload.gone", "exists"),
             "the condition does not hold: payload.gone exists is false (there is no payload.gone)",
         ),
         (
-            is_("payload.n", "exists", False),
+            comparison("payload.n", "exists", False),
             "the condition does not hold: payload.n exists false is false (found 3)",
         ),
         (
-            AllOf((is_("payload.n", "gt", 2), is_("payload.n", "gt", 3), is_("payload.n", "gt", 4))),
+            AllOf(
+                (
+                    comparison("payload.n", "gt", 2),
+                    comparison("payload.n", "gt", 3),
+                    comparison("payload.n", "gt", 4),
+                )
+            ),
             "the condition does not hold: payload.n gt 3 is false (found 3)",
         ),
         (
-            AnyOf((is_("payload.n", "gt", 4), is_("payload.n", "gt", 2), is_("payload.n", "gt", 3))),
+            AnyOf(
+                (
+                    comparison("payload.n", "gt", 4),
+                    comparison("payload.n", "gt", 2),
+                    comparison("payload.n", "gt", 3),
+                )
+            ),
             "the condition holds: payload.n gt 2 is true (found 3)",
         ),
         (
-            Not(AllOf((is_("payload.n", "gt", 2), is_("payload.status", "startswith", "O")))),
+            Not(AllOf((comparison("payload.n", "gt", 2), comparison("payload.status", "startswith", "O")))),
             (
                 "the condition does not hold: payload.n gt 2 is true (found 3); "
                 'payload.status startswith "O" is true (found "ok")'
             ),
         ),
         (
-            AnyOf(tuple(is_("payload.n", "gt", limit) for limit in range(3, 8))),
+            AnyOf(tuple(comparison("payload.n", "gt", limit) for limit in range(3, 8))),
             (
                 "the condition does not hold: payload.n gt 3 is false (found 3); "
                 "payload.n gt 4 is false (found 3); payload.n gt 5 is false (found 3); and 2 more"
@@ -241,57 +253,64 @@ def test_a_path_that_leads_nowhere_is_reported_at_load(path: str) -> None:
     ],
 )
 def test_an_explanation_names_what_decided_and_what_it_saw(condition: Condition, sentence: str) -> None:
-    """The evaluation can be explained, in one sentence."""
+    """The explanation is one sentence."""
     assert explain_condition(evaluate(condition, SCOPE)) == sentence
 
 
 def test_evaluation_goes_no_further_than_needed() -> None:
-    """What stands behind the part that decides is not looked at, so it cannot fail either."""
-    hopeless = is_("payload.status", "regex", "(")
-    first = AllOf((is_("payload.n", "eq", 0), hopeless))
-    second = AnyOf((is_("payload.n", "eq", 3), hopeless))
+    """A part after the deciding one is not evaluated, so it cannot fail."""
+    unreadable = comparison("payload.status", "regex", "(")
+    first = AllOf((comparison("payload.n", "eq", 0), unreadable))
+    second = AnyOf((comparison("payload.n", "eq", 3), unreadable))
     assert len(evaluate(first, SCOPE).evaluated) == len(evaluate(second, SCOPE).evaluated) == 1
 
 
 @pytest.mark.parametrize(
     "condition",
     [
-        is_("config.token", "eq", "hunter2"),
-        is_("config.token", "regex", "hunter.*"),
-        is_("config.token", "in", ["hunter2", "swordfish"]),
-        is_("config.token", "exists"),
-        is_("config.token.0", "eq", "hunter2"),
-        is_("config.deep.token", "neq", "hunter2"),
-        is_("config.deep", "eq", {"token": "hunter2"}),
-        is_("config", "contains", "token"),
-        is_("config.url", "eq", "https://me:hunter2@host/"),
-        is_("config.url", "in", [["https://me:hunter2@host/" + "x" * 200]]),
+        comparison("config.token", "eq", "hunter2"),
+        comparison("config.token", "regex", "hunter.*"),
+        comparison("config.token", "in", ["hunter2", "swordfish"]),
+        comparison("config.token", "exists"),
+        comparison("config.token.0", "eq", "hunter2"),
+        comparison("config.deep.token", "neq", "hunter2"),
+        comparison("config.deep", "eq", {"token": "hunter2"}),
+        comparison("config", "contains", "token"),
+        comparison("config.url", "eq", "https://me:hunter2@host/"),
+        comparison("config.url", "in", [["https://me:hunter2@host/" + "x" * 200]]),
     ],
 )
 def test_no_verdict_shows_a_secret(condition: Condition) -> None:
-    """Neither what was found under a secret key nor what it was compared with."""
+    """Neither a value under a secret key nor the value that it is compared with is shown."""
     verdict = evaluate(condition, SCOPE)
     assert "hunter" not in f"{verdict!r} {explain_condition(verdict)} {condition_result_to_json(verdict)}"
     assert "swordfish" not in repr(verdict)
 
 
 def test_quoted_values_have_a_bounded_length() -> None:
-    deep: JsonValue = 1
+    nested: JsonValue = 1
     for _ in range(250):
-        deep = [deep]
-    payload: JsonObject = {"long": "x" * 10**6, "many": list(range(10**5)), "deep": deep, "half": "\ud800"}
-    parts = tuple(is_(f"payload.{key}", "eq", "y" * 10**6) for key in payload)
-    for seen in evaluate(AnyOf(parts), EvalContext(payload=payload)).evaluated:
-        assert seen.found is not None
-        assert len(seen.found) <= 81
-        assert len(seen.expected) <= 81
-        seen.found.encode()
+        nested = [nested]
+    payload: JsonObject = {"long": "x" * 10**6, "many": list(range(10**5)), "deep": nested, "half": "\ud800"}
+    parts = tuple(comparison(f"payload.{key}", "eq", "y" * 10**6) for key in payload)
+    for evaluated in evaluate(AnyOf(parts), EvalContext(payload=payload)).evaluated:
+        assert evaluated.found is not None
+        assert len(evaluated.found) <= 81
+        assert len(evaluated.expected) <= 81
+        evaluated.found.encode()
 
 
 def test_a_verdict_as_json() -> None:
-    condition = AnyOf((is_("payload.n", "lt", 1), is_("payload.gone", "exists", False)))
-    lt = {"path": "payload.n", "op": "lt", "expected": "1", "found": "3", "missing": False, "holds": False}
-    gone = {
+    condition = AnyOf((comparison("payload.n", "lt", 1), comparison("payload.gone", "exists", False)))
+    lt_entry = {
+        "path": "payload.n",
+        "op": "lt",
+        "expected": "1",
+        "found": "3",
+        "missing": False,
+        "holds": False,
+    }
+    gone_entry = {
         "path": "payload.gone",
         "op": "exists",
         "expected": "false",
@@ -302,23 +321,23 @@ def test_a_verdict_as_json() -> None:
     assert condition_result_to_json(evaluate(condition, SCOPE)) == {
         "holds": True,
         "explanation": "the condition holds: payload.gone exists false is true (there is no payload.gone)",
-        "because": [gone],
-        "looked_at": [lt, gone],
+        "because": [gone_entry],
+        "looked_at": [lt_entry, gone_entry],
     }
 
 
 def test_a_regular_expression_that_takes_too_long_is_an_error() -> None:
-    """Time-bounded. The error names the path and shows neither pattern nor text."""
+    """The time of a match is limited. The error names the path, without the pattern and the text."""
     scope = EvalContext(payload={"x": "a" * 80 + "!"})
-    began = time.process_time()  # not by the clock on the wall: the machine may be busy with something else
-    with pytest.raises(ConditionError, match=r"payload\.x .*longer than") as failed:
-        evaluate(is_("payload.x", "regex", "(a|aa)+$"), scope)
-    assert time.process_time() - began < 5
-    assert "aa" not in str(failed.value)
+    started_at = time.process_time()  # CPU time, because the machine may be busy
+    with pytest.raises(ConditionError, match=r"payload\.x .*longer than") as excinfo:
+        evaluate(comparison("payload.x", "regex", "(a|aa)+$"), scope)
+    assert time.process_time() - started_at < 5
+    assert "aa" not in str(excinfo.value)
 
 
 class Timer:
-    """Each reading is this much later than the one before: a match takes one step."""
+    """A clock that advances by `step` with each reading: a match takes one step."""
 
     def __init__(self, step: float) -> None:
         self.step = step
@@ -330,51 +349,53 @@ class Timer:
 
 
 def test_the_patterns_of_a_condition_share_half_of_what_is_left() -> None:
-    """Each of them is quick enough by itself; together they are not, and the next condition is judged."""
+    """Each pattern is quick enough alone, but not all together; the next condition still has a budget."""
     budget = MatchBudget(Timer(BUDGET_SECONDS / 8))
-    slow = AnyOf(tuple(is_("payload.x", "regex", "b") for _ in range(20)))
+    slow = AnyOf(tuple(comparison("payload.x", "regex", "b") for _ in range(20)))
     scope = EvalContext(payload={"x": "a"})
     with pytest.raises(ConditionError, match=r"payload\.x .*took too long"):
         evaluate_condition(slow, scope, is_secret=is_secret, budget=budget)
-    quick = is_("payload.x", "regex", "a")
+    quick = comparison("payload.x", "regex", "a")
     assert evaluate_condition(quick, scope, is_secret=is_secret, budget=budget).is_true
 
 
 def test_where_nothing_is_left_no_pattern_is_tried() -> None:
-    """But other comparisons are."""
+    """Comparisons without a pattern are evaluated."""
     budget = MatchBudget(Timer(1.0))
     scope = EvalContext(payload={"x": "a"})
     assert evaluate_condition(
-        is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget
+        comparison("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget
     ).is_true
     with pytest.raises(ConditionError, match="took too long"):
-        evaluate_condition(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget)
-    assert evaluate_condition(is_("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget).is_true
+        evaluate_condition(comparison("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget)
+    assert evaluate_condition(
+        comparison("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget
+    ).is_true
 
 
 def test_many_quick_matches_do_not_use_the_budget_up() -> None:
-    """A job may end with a thousand events, and each of them is judged by the same harmless pattern."""
+    """A job may end with a thousand events, and one pattern is matched against each."""
     budget = MatchBudget(Timer(FREE_SECONDS / 2))
     scope = EvalContext(payload={"x": "a"})
     for _ in range(1000):
         assert evaluate_condition(
-            is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget
+            comparison("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget
         ).is_true
 
 
 def test_a_match_is_stopped_when_the_budget_is_spent() -> None:
-    """By computing time: a busy machine makes neither this test nor a condition fail."""
+    """The budget is CPU time, so a busy machine makes neither this test nor a condition fail."""
     scope = EvalContext(payload={"x": "a" * 80 + "!"})
     budget = MatchBudget(time.thread_time)
-    began = time.thread_time()
+    started_at = time.thread_time()
     for _ in range(20):
         with pytest.raises(ConditionError, match="took too long"):
             evaluate_condition(
-                is_("payload.x", "regex", "(a|aa)+$"), scope, is_secret=is_secret, budget=budget
+                comparison("payload.x", "regex", "(a|aa)+$"), scope, is_secret=is_secret, budget=budget
             )
-    assert time.thread_time() - began < 4 * BUDGET_SECONDS
+    assert time.thread_time() - started_at < 4 * BUDGET_SECONDS
 
 
 def test_a_stored_pattern_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(ConditionError, match=r"payload\.status"):
-        evaluate(is_("payload.status", "regex", "("), SCOPE)
+        evaluate(comparison("payload.status", "regex", "("), SCOPE)

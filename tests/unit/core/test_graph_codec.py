@@ -1,4 +1,4 @@
-"""A graph comes back from the store as it went in, in this version and the one before."""
+"""A graph is unchanged by the store, in this version of the format and the one before."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ GRAPHS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def through_the_store(graph: Graph) -> Graph:
+def round_trip(graph: Graph) -> Graph:
     return graph_from_json(json.loads(json.dumps(graph_to_json(graph))), graph.fingerprint)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_comes_back_as_it_went_in(name: str) -> None:
     graph = graph_of(*GRAPHS[name])
-    back = through_the_store(graph)
-    assert back == graph
-    assert list(back.nodes) == list(graph.nodes)
-    assert graph_to_json(back) == graph_to_json(graph)
+    restored = round_trip(graph)
+    assert restored == graph
+    assert list(restored.nodes) == list(graph.nodes)
+    assert graph_to_json(restored) == graph_to_json(graph)
 
 
 def test_a_call_comes_back_with_the_name_of_what_it_calls() -> None:
@@ -66,7 +66,7 @@ def test_a_call_comes_back_with_the_name_of_what_it_calls() -> None:
         {"name": "flow", "steps": [{"id": "c", "call": "inner", "if": CONDITIONS[2]}]},
     )
     graph = policy.pipelines.by_name["flow"].graph
-    assert through_the_store(graph) == graph
+    assert round_trip(graph) == graph
 
 
 #: A graph as Ductile stored it before the format had a version.
@@ -163,10 +163,10 @@ def test_a_graph_of_version_1_is_read() -> None:
 
 
 def test_version_2_has_every_field_of_version_1() -> None:
-    """The graph is also part of the answer of `pipeline show`: fields are added there, none removed."""
-    new = graph_to_json(graph_from_json(VERSION_1, ""))
-    assert new["version"] == 2
-    assert without_kinds(new) == VERSION_1
+    """The graph is also part of the response of `pipeline show`: fields are added there, none removed."""
+    stored = graph_to_json(graph_from_json(VERSION_1, ""))
+    assert stored["version"] == 2
+    assert without_kinds(stored) == VERSION_1
 
 
 def without_kinds(value: Any) -> Any:
@@ -213,5 +213,5 @@ def test_a_version_of_the_future_is_refused() -> None:
     ],
 )
 def test_a_graph_is_written_in_the_oldest_version_that_can_express_it(steps: Any, version: int) -> None:
-    """So the fingerprint of a pipeline without the new keys stays what it was before the upgrade."""
+    """The fingerprint of a pipeline without new keys therefore survives an upgrade."""
     assert graph_to_json(graph_of(*steps))["version"] == version

@@ -1,4 +1,4 @@
-"""Which hook the end of a job fires, which pipelines it starts, and their payload."""
+"""Hooks: which one the end of a job fires, the pipelines it starts, and their payload."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ POLICY = policy_of(
 )
 
 
-def fired(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> Fanout:
-    given: dict[str, Any] = {"status": JobStatus.SUCCEEDED, "timed_out": False, "error": None, "attempt": 1}
-    full = JobEnding(duration=timedelta(milliseconds=1500), **(given | ending))
-    return fire_hooks(job, full, baggage or {}, POLICY, START, some_rng())
+def fire(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> Fanout:
+    defaults: dict[str, Any] = {
+        "status": JobStatus.SUCCEEDED,
+        "timed_out": False,
+        "error": None,
+        "attempt": 1,
+    }
+    hook_input = JobEnding(duration=timedelta(milliseconds=1500), **(defaults | ending))
+    return fire_hooks(job, hook_input, baggage or {}, POLICY, START, some_rng())
 
 
 @pytest.mark.parametrize(
@@ -40,16 +45,16 @@ def fired(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> 
         ({"status": JobStatus.DEAD, "timed_out": True}, Hook.TIMED_OUT),
     ],
 )
-def test_one_end_one_hook(ending: dict[str, Any], hook: Hook) -> None:
-    """`job.timed_out` if the last execution timed out, else `job.failed`; never both."""
-    (run,) = fired(a_job("source"), **ending).runs
+def test_one_end_fires_one_hook(ending: dict[str, Any], hook: Hook) -> None:
+    """The hook is `job.timed_out` if the last execution timed out, and otherwise `job.failed`; never both."""
+    (run,) = fire(a_job("source"), **ending).runs
     assert (run.event.type, run.job.submitted_by, run.event_is_new) == (hook, SubmittedBy.HOOK, True)
     assert run.job.source_event_id == run.event.id
 
 
 def test_a_hook_gets_these_values() -> None:
     job = a_job("source", "poll", hops=1, trace_id="t")
-    (run,) = fired(job, status=JobStatus.DEAD, error="no luck", attempt=4).runs
+    (run,) = fire(job, status=JobStatus.DEAD, error="no luck", attempt=4).runs
     assert run.event.payload == {
         "job_id": job.id,
         "plugin": "source",
@@ -66,7 +71,7 @@ def test_a_hook_gets_these_values() -> None:
 
 
 def test_a_hook_gets_these_values_of_a_run() -> None:
-    (run,) = fired(a_job("pipeline", "loud")).runs
+    (run,) = fire(a_job("pipeline", "loud")).runs
     assert (run.event.source, run.event.payload["pipeline"]) == ("loud", "loud")
     assert run.event.payload["message"] == "pipeline loud succeeded"
 
@@ -86,24 +91,24 @@ def test_a_hook_gets_these_values_of_a_run() -> None:
     ids=["not asked for", "quiet", "gone", "child", "step", "core", "hook's job", "hook's run"],
 )
 def test_these_jobs_fire_no_hook(job: Job) -> None:
-    """Root jobs and runs that ask for it; what a hook started starts no hook again."""
-    assert fired(job) == Fanout()
+    """Only root jobs and runs with `notify_on_complete` fire hooks; a job that a hook started fires none."""
+    assert fire(job) == Fanout()
 
 
 def test_a_run_need_not_be_the_root() -> None:
-    assert len(fired(a_job("pipeline", "loud", parent_job_id="parent")).runs) == 1
+    assert len(fire(a_job("pipeline", "loud", parent_job_id="parent")).runs) == 1
 
 
 @pytest.mark.parametrize(("hops", "dropped"), [(2, False), (3, True)])
 def test_a_hook_that_goes_too_far_is_dropped_and_recorded(hops: int, dropped: bool) -> None:
-    started = fired(a_job("source", hops=hops))
-    assert (started.runs == ()) == dropped
-    assert [entry.kind for entry in started.ledger] == ([LedgerKind.EVENT_DROPPED] if dropped else [])
+    fanout = fire(a_job("source", hops=hops))
+    assert (fanout.runs == ()) == dropped
+    assert [entry.kind for entry in fanout.ledger] == ([LedgerKind.EVENT_DROPPED] if dropped else [])
 
 
 def test_an_end_without_an_execution_has_no_identity_to_be_mistaken_for() -> None:
-    """A job can end in the queue, be retried and end there again: those are two ends."""
-    (ran,) = fired(a_job("source")).runs
-    assert ran.job.origin is not None
-    (queued,) = fired(a_job("source", status=JobStatus.QUEUED), status=JobStatus.DEAD).runs
+    """A job can end in the queue, be retried and end there again. These are two ends."""
+    (executed,) = fire(a_job("source")).runs
+    assert executed.job.origin is not None
+    (queued,) = fire(a_job("source", status=JobStatus.QUEUED), status=JobStatus.DEAD).runs
     assert queued.job.origin is None

@@ -1,4 +1,4 @@
-"""Which hosts a request may name and be meant for this machine."""
+"""The host names with which a request reaches this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTEN = "hooks.lan:8080"
         "Hooks.LAN:9999",
     ],
 )
-def test_this_machine(host: str | None) -> None:
+def test_a_request_for_this_machine_is_accepted(host: str | None) -> None:
     assert is_meant_for(host, None, LISTEN)
     assert is_meant_for(None, None if host is None else f"http://{host}", LISTEN)
 
@@ -52,7 +52,7 @@ def test_this_machine(host: str | None) -> None:
         "hooks.lan.evil.example",
     ],
 )
-def test_another_host(host: str) -> None:
+def test_a_request_for_another_host_is_refused(host: str) -> None:
     assert not is_meant_for(host, None, LISTEN)
     assert not is_meant_for("localhost", f"http://{host}", LISTEN)
 

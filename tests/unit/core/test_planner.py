@@ -1,4 +1,4 @@
-"""What becomes of due instants: run, late, or skipped with a reason."""
+"""Due instants become runs, late runs, or skips with a reason."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL
 
 
 def test_nothing_is_planned_before_its_start() -> None:
-    """Jitter moves the start: the nominal instant alone makes nothing due."""
-    place = occurrence("2026-02-08 10:00", "2026-02-08 10:04")
+    """Jitter moves the start, so a nominal instant alone is not due."""
+    upcoming = occurrence("2026-02-08 10:00", "2026-02-08 10:04")
     now = utc("2026-02-08 10:03")
-    assert plan_due(cron("0 * * * *"), place, now=now, active_since=now, paused=False, rng=Random(1)) is None
+    assert (
+        plan_due(cron("0 * * * *"), upcoming, now=now, active_since=now, paused=False, rng=Random(1)) is None
+    )
 
 
 def test_a_run_and_where_the_schedule_stands_then() -> None:
@@ -40,14 +42,16 @@ def test_a_run_and_where_the_schedule_stands_then() -> None:
 
 
 def test_firing_an_interval_sets_a_provisional_next() -> None:
-    """Due + interval, without jitter; the end of the run adds it."""
+    """The next occurrence is the due time plus the interval, without jitter; the end of the run adds
+    jitter.
+    """
     rule = every("1h", jitter=timedelta(minutes=30))
     plan = planned(rule, occurrence("2026-02-08 10:00", "2026-02-08 10:07"), "2026-02-08 10:07")
     assert plan.next_occurrence == occurrence("2026-02-08 11:00")
 
 
 def test_lateness_is_measured_from_the_start() -> None:
-    """Late, and by how much."""
+    """A run is late by the time since its start."""
     plan = planned(cron("0 * * * *"), occurrence("2026-02-08 10:00", "2026-02-08 10:04"), "2026-02-08 10:06")
     (run,) = plan.runs
     assert lateness(run, utc("2026-02-08 10:06")) == timedelta(minutes=2)
@@ -67,7 +71,7 @@ def test_lateness_is_measured_from_the_start() -> None:
     ],
 )
 def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[str]) -> None:
-    """Missed = 1 + floor((now - next) / interval); it goes on with the next occurrence."""
+    """The number of missed occurrences is 1 + floor((now - next) / interval)."""
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
     plan = planned(rule, occurrence("2026-02-08 03:00"), "2026-02-08 10:20", armed="2026-02-08 10:20")
     assert summarised(plan) == expected
@@ -76,7 +80,7 @@ def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[st
 
 
 def test_occurrences_due_after_the_start_are_not_missed() -> None:
-    """A run that is late by a second still runs, whatever `catch_up` says."""
+    """A run that is late by a second runs with every `catch_up`."""
     plan = planned(
         cron("0 * * * *"), occurrence("2026-02-08 10:00"), "2026-02-08 10:00:05", armed="2026-02-08 09:59"
     )
@@ -92,13 +96,13 @@ def test_occurrences_due_after_the_start_are_not_missed() -> None:
     ],
 )
 def test_a_daemon_that_hung_starts_no_storm(catch_up: CatchUp, expected: list[str]) -> None:
-    """What a later occurrence has overtaken was missed; the latest one still runs."""
+    """An occurrence is missed if a later one is due; the latest one runs."""
     rule = cron("0 * * * *", catch_up=catch_up)
     assert summarised(planned(rule, occurrence("2026-02-08 08:00"), "2026-02-08 10:05")) == expected
 
 
 def test_run_all_makes_up_for_a_hundred_at_most() -> None:
-    """The newest hundred; the rest is accounted for all the same."""
+    """The newest hundred run; the others are recorded as skipped."""
     rule = every("1m", catch_up=ALL)
     plan = planned(rule, occurrence("2026-02-08 00:00"), "2026-02-08 03:00:30", armed="2026-02-08 03:00:30")
     assert len(plan.runs) == MAX_CATCH_UP
@@ -108,30 +112,32 @@ def test_run_all_makes_up_for_a_hundred_at_most() -> None:
 @pytest.mark.parametrize("catch_up", list(CatchUp))
 @pytest.mark.parametrize("rule", [every("1m"), cron("* * * * *")], ids=["every", "cron"])
 def test_a_month_of_minutes_is_accounted_for_in_pieces(rule: ScheduleRule, catch_up: CatchUp) -> None:
-    """Every occurrence once, though no plan looks at more than a bounded number."""
+    """Every occurrence is accounted for once, although each plan has a bounded size."""
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
-    now, place = utc("2026-02-03 00:00:30"), occurrence("2026-02-01 00:00")
+    now, upcoming = utc("2026-02-03 00:00:30"), occurrence("2026-02-01 00:00")
     count, runs, steps = 0, 0, 0
-    while (plan := plan_due(rule, place, now=now, active_since=now, paused=False, rng=Random(1))) is not None:
+    while (
+        plan := plan_due(rule, upcoming, now=now, active_since=now, paused=False, rng=Random(1))
+    ) is not None:
         count += sum(item.count if isinstance(item, Skip) else 1 for item in plan.items)
         runs += len(plan.runs)
         steps += 1
         assert plan.next_occurrence is not None
-        place = plan.next_occurrence
+        upcoming = plan.next_occurrence
     assert count == 2 * 24 * 60 + 1
     assert runs == {SKIP: 0, ONCE: 1, ALL: 100}[catch_up]
     assert steps <= 4
-    assert place == occurrence("2026-02-03 00:01")
+    assert upcoming == occurrence("2026-02-03 00:01")
 
 
 def test_the_pieces_leave_enough_to_make_up_for() -> None:
-    """The hundred newest run, also where a piece ends a little before them."""
+    """The newest hundred run, also if a plan ends just before them."""
     rule = cron("* * * * *", catch_up=ALL)
     first = planned(rule, occurrence("2026-02-08 00:00"), "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
     assert first.runs == ()
     assert first.next_occurrence is not None
-    rest = planned(rule, first.next_occurrence, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
-    assert len(rest.runs) == MAX_CATCH_UP
+    second = planned(rule, first.next_occurrence, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
+    assert len(second.runs) == MAX_CATCH_UP
 
 
 def test_a_missed_instant_runs_once_unless_configured_to_skip() -> None:
@@ -150,7 +156,7 @@ def test_a_missed_instant_runs_once_unless_configured_to_skip() -> None:
 
 
 def test_a_delay_is_never_missed() -> None:
-    """It is armed with each start; a machine that slept runs it late."""
+    """A delay begins with each start of the daemon; after a suspend it runs late."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
     plan = planned(rule, occurrence("2026-02-08 09:00"), "2026-02-08 10:00", armed="2026-02-08 09:59")
     assert (summarised(plan), plan.next_occurrence) == (["09:00 ran"], None)
@@ -160,7 +166,7 @@ def test_a_delay_is_never_missed() -> None:
 
 
 def test_outside_the_hours_is_skipped() -> None:
-    """The end does not belong to them."""
+    """The end of the window is excluded."""
     rule = cron("0 * * * *", NEW_YORK, only_between=hours("08:00-10:00"))
     for moment, expected in (
         ("12:00", "outside_hours"),
@@ -194,14 +200,14 @@ def test_days_without_runs_are_those_of_the_zone() -> None:
 
 
 def test_catching_up_respects_the_hours_of_the_moment() -> None:
-    """Quiet hours are quiet, though the missed run would have been within them."""
+    """A missed run is skipped if the present time is outside the hours."""
     rule = cron("0 21 * * *", only_between=hours("08:00-22:00"), catch_up=ONCE)
     plan = planned(rule, occurrence("2026-02-08 21:00"), "2026-02-08 23:00", armed="2026-02-08 23:00")
     assert summarised(plan) == ["21:00-21:00 x1 outside_hours"]
 
 
 def test_runs_that_move_to_one_window_are_one_run() -> None:
-    """Hourly runs of a whole day do not all start at two in the night."""
+    """Hourly runs of a day are joined to one run at the start of the window."""
     rule = cron("0 * * * *", preferred_window=hours("02:00-04:00"))
     plan = planned(rule, occurrence("2026-02-08 04:00", "2026-02-09 02:00"), "2026-02-09 02:00")
     assert summarised(plan) == ["04:00-01:00 x22 joined", "02:00 ran"]
@@ -219,12 +225,15 @@ def test_catching_up_waits_for_the_preferred_window() -> None:
     plan = planned(rule, occurrence("2026-02-06 03:00"), "2026-02-08 10:00", armed="2026-02-08 10:00")
     assert summarised(plan) == ["03:00-03:00 x2 missed"]
     assert plan.next_occurrence == occurrence("2026-02-08 03:00", "2026-02-09 02:00")
-    at_last = planned(rule, plan.next_occurrence, "2026-02-09 02:00", armed="2026-02-08 10:00")
-    assert (summarised(at_last), at_last.next_occurrence) == (["03:00 ran"], occurrence("2026-02-09 03:00"))
+    later_plan = planned(rule, plan.next_occurrence, "2026-02-09 02:00", armed="2026-02-08 10:00")
+    assert (summarised(later_plan), later_plan.next_occurrence) == (
+        ["03:00 ran"],
+        occurrence("2026-02-09 03:00"),
+    )
 
 
 def test_a_paused_schedule_skips_everything_in_one_row() -> None:
-    """Paused is the reason, not the hour and not the downtime."""
+    """The reason is `paused`, not the hours and not the downtime."""
     rule = every("1m", only_between=hours("00:00-00:30"), catch_up=ALL)
     plan = planned(
         rule, occurrence("2026-02-08 00:00"), "2026-02-08 02:00", armed="2026-02-08 02:00", paused=True
@@ -233,7 +242,7 @@ def test_a_paused_schedule_skips_everything_in_one_row() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    """In the program and, word for word, in the docs."""
+    """The descriptions in the code and in the docs are equal."""
     page = (Path(__file__).parents[3] / "docs/explanation/schedules.md").read_text(encoding="utf-8")
     for reason in SkipReason:
         assert f"| `{reason}` | {reason.description} |" in page
@@ -243,21 +252,21 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> None:
-    """`schedule next -n`."""
+    """`schedule next -n` uses this preview."""
     rule = cron("30 2 * * *", NEW_YORK, not_on=frozenset({1}))
-    place = PlannedOccurrence(nominal_at=utc("2026-03-07 07:30"), start_at=utc("2026-03-07 07:33"))
-    shown = preview_runs(rule, place, 3)
-    assert [each.nominal_at for each in shown] == [
+    upcoming = PlannedOccurrence(nominal_at=utc("2026-03-07 07:30"), start_at=utc("2026-03-07 07:33"))
+    preview = preview_runs(rule, upcoming, 3)
+    assert [entry.nominal_at for entry in preview] == [
         utc("2026-03-07 07:30"),
         utc("2026-03-08 07:00"),
         utc("2026-03-09 06:30"),
         utc("2026-03-10 06:30"),
     ]
-    assert shown[0].start_at == place.start_at
-    assert [each.skip for each in shown] == [None, None, SkipReason.EXCLUDED_DAY, None]
+    assert preview[0].start_at == upcoming.start_at
+    assert [entry.skip for entry in preview] == [None, None, SkipReason.EXCLUDED_DAY, None]
     assert preview_runs(at("2026-03-08 07:00"), occurrence("2026-03-08 07:00"), 20)[1:] == ()
     assert preview_runs(rule, None, 20) == ()
-    (skipped, *_) = (each for each in shown if each.skip is not None)
+    (skipped, *_) = (entry for entry in preview if entry.skip is not None)
     assert skipped.skipped_until == utc("2026-03-10 04:00")
 
 
@@ -274,17 +283,19 @@ def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> 
     ],
 )
 def test_the_preview_goes_on_to_the_next_run(rule: ScheduleRule, expected: str | None) -> None:
-    """What is skipped until then is one entry, however many occurrences that are."""
+    """All occurrences that are skipped until the next run are one entry."""
     skipped, *runs = preview_runs(rule, occurrence("2026-03-08 00:00"), 3)
     assert skipped.skip in (SkipReason.OUTSIDE_HOURS, SkipReason.EXCLUDED_DAY)
-    starting = [each.start_at for each in runs if each.skip is None]
+    starts = [entry.start_at for entry in runs if entry.skip is None]
     if expected is None:
-        assert starting == []
+        assert starts == []
     else:
-        assert (starting[0], len(starting)) == (utc(expected), 3)
+        assert (starts[0], len(starts)) == (utc(expected), 3)
 
 
-def row(start: str, until: str | None = None, *, count: int = 1, job: str | None = None) -> Occurrence:
+def occurrence_row(
+    start: str, until: str | None = None, *, count: int = 1, job: str | None = None
+) -> Occurrence:
     return Occurrence(
         plugin="p",
         schedule_id="s",
@@ -297,25 +308,31 @@ def row(start: str, until: str | None = None, *, count: int = 1, job: str | None
     )
 
 
-def gaps(rule: ScheduleRule, *rows: Occurrence, until: str = "06:30", **ended: str) -> list[str]:
-    found = find_gaps(
+def describe_gaps(rule: ScheduleRule, *rows: Occurrence, until: str = "06:30", **ended: str) -> list[str]:
+    found_gaps = find_gaps(
         rows,
         rule,
         since=utc("2026-02-08 01:00"),
         until=utc(f"2026-02-08 {until}"),
         ended={job: utc(f"2026-02-08 {at}") for job, at in ended.items()},
     )
-    return [f"{gap.from_at:%H:%M}-{gap.to_at:%H:%M} {gap.expected}/{gap.found}" for gap in found]
+    return [f"{gap.from_at:%H:%M}-{gap.to_at:%H:%M} {gap.expected}/{gap.found}" for gap in found_gaps]
 
 
 def test_the_check_finds_what_a_cron_left_out_or_did_twice() -> None:
     rule = cron("0 * * * *")
-    whole = [row("01:00", job="a"), row("02:00", "05:00", count=4), row("06:00", job="b")]
-    assert gaps(rule, *whole) == []
-    assert gaps(rule, *whole[:2]) == ["06:00-06:00 1/0"]
-    assert gaps(rule, *whole, row("04:00", job="c")) == ["04:00-04:00 1/2"]
-    assert gaps(rule, whole[0], row("02:00", "05:00", count=3), whole[2]) == ["02:00-05:00 4/3"]
-    by_hand = Occurrence(
+    rows = [
+        occurrence_row("01:00", job="a"),
+        occurrence_row("02:00", "05:00", count=4),
+        occurrence_row("06:00", job="b"),
+    ]
+    assert describe_gaps(rule, *rows) == []
+    assert describe_gaps(rule, *rows[:2]) == ["06:00-06:00 1/0"]
+    assert describe_gaps(rule, *rows, occurrence_row("04:00", job="c")) == ["04:00-04:00 1/2"]
+    assert describe_gaps(rule, rows[0], occurrence_row("02:00", "05:00", count=3), rows[2]) == [
+        "02:00-05:00 4/3"
+    ]
+    manual_run = Occurrence(
         plugin="p",
         schedule_id="s",
         nominal_at=utc("2026-02-08 04:00"),
@@ -323,49 +340,52 @@ def test_the_check_finds_what_a_cron_left_out_or_did_twice() -> None:
         job_id="d",
         reason=RUN_NOW,
     )
-    assert gaps(rule, *whole, by_hand) == []
+    assert describe_gaps(rule, *rows, manual_run) == []
 
 
 def test_the_check_follows_an_interval_from_the_ends_of_its_runs() -> None:
-    """5.9."""
+    """The expected occurrences of an interval depend on the ends of its runs."""
     rule = every("1h")
     rows = [
-        row("01:00", job="a"),
-        row("02:40", job="b"),
-        row("03:40", "04:40", count=2),
-        row("06:10", job="c"),
+        occurrence_row("01:00", job="a"),
+        occurrence_row("02:40", job="b"),
+        occurrence_row("03:40", "04:40", count=2),
+        occurrence_row("06:10", job="c"),
     ]
-    assert gaps(rule, *rows, a="01:40", b="05:10") == []
-    assert gaps(rule, rows[0], *rows[2:], a="01:40", b="05:10") == ["01:00-02:40 1/0", "04:40-05:40 1/0"]
-    assert gaps(rule, *rows, until="09:00", a="01:40", b="05:10", c="06:20") == ["06:10-07:20 1/0"]
+    assert describe_gaps(rule, *rows, a="01:40", b="05:10") == []
+    assert describe_gaps(rule, rows[0], *rows[2:], a="01:40", b="05:10") == [
+        "01:00-02:40 1/0",
+        "04:40-05:40 1/0",
+    ]
+    assert describe_gaps(rule, *rows, until="09:00", a="01:40", b="05:10", c="06:20") == ["06:10-07:20 1/0"]
 
 
 _QUEUED, _RUNNING, _FAILED = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.FAILED
-_TAKEN = Transition(from_status=_QUEUED, to_status=_RUNNING, reason=JobReason.CLAIMED)
-_BROKE = Transition(from_status=_RUNNING, to_status=_FAILED, reason=JobReason.PLUGIN_ERROR)
-_AGAIN = Transition(from_status=_FAILED, to_status=_QUEUED, reason=JobReason.RETRY)
-_GIVEN_UP = Transition(from_status=_FAILED, to_status=JobStatus.DEAD, reason=JobReason.ATTEMPTS_EXHAUSTED)
-_DONE = Transition(from_status=_RUNNING, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
-_BY_HAND = Transition(from_status=JobStatus.DEAD, to_status=_QUEUED, reason=JobReason.MANUAL_RETRY)
+_CLAIMED = Transition(from_status=_QUEUED, to_status=_RUNNING, reason=JobReason.CLAIMED)
+_RUN_FAILED = Transition(from_status=_RUNNING, to_status=_FAILED, reason=JobReason.PLUGIN_ERROR)
+_RETRIED = Transition(from_status=_FAILED, to_status=_QUEUED, reason=JobReason.RETRY)
+_EXHAUSTED = Transition(from_status=_FAILED, to_status=JobStatus.DEAD, reason=JobReason.ATTEMPTS_EXHAUSTED)
+_SUCCEEDED = Transition(from_status=_RUNNING, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
+_RETRIED_BY_HAND = Transition(from_status=JobStatus.DEAD, to_status=_QUEUED, reason=JobReason.MANUAL_RETRY)
 
 
 @pytest.mark.parametrize(
     ("changes", "end"),
     [
         ([], None),
-        ([_TAKEN], None),
-        ([_TAKEN, _DONE], 1),
-        ([_TAKEN, _BROKE], 1),
-        ([_TAKEN, _BROKE, _AGAIN], None),
-        ([_TAKEN, _BROKE, _AGAIN, _TAKEN, _DONE], 4),
-        ([_TAKEN, _BROKE, _AGAIN, _TAKEN, _BROKE, _GIVEN_UP], 5),
-        ([_TAKEN, _BROKE, _GIVEN_UP, _BY_HAND, _TAKEN, _DONE], 2),
+        ([_CLAIMED], None),
+        ([_CLAIMED, _SUCCEEDED], 1),
+        ([_CLAIMED, _RUN_FAILED], 1),
+        ([_CLAIMED, _RUN_FAILED, _RETRIED], None),
+        ([_CLAIMED, _RUN_FAILED, _RETRIED, _CLAIMED, _SUCCEEDED], 4),
+        ([_CLAIMED, _RUN_FAILED, _RETRIED, _CLAIMED, _RUN_FAILED, _EXHAUSTED], 5),
+        ([_CLAIMED, _RUN_FAILED, _EXHAUSTED, _RETRIED_BY_HAND, _CLAIMED, _SUCCEEDED], 2),
     ],
 )
 def test_a_job_ends_when_no_attempt_follows(changes: list[Transition], end: int | None) -> None:
-    """The first end counts: a job that an operator retried had ended before."""
+    """The first end counts, also if the job was retried by hand afterwards."""
     begin = utc("2026-02-08 10:00")
-    found = end_before_manual_retry(
+    ended_at = end_before_manual_retry(
         [(begin + number * HOUR, change) for number, change in enumerate(changes)]
     )
-    assert found == (None if end is None else begin + end * HOUR)
+    assert ended_at == (None if end is None else begin + end * HOUR)

@@ -1,4 +1,4 @@
-"""How a run advances, decided over values alone. With a store: `tests/contract/store`."""
+"""Decisions about how a run advances. `tests/contract/store` tests them with a store."""
 
 from __future__ import annotations
 
@@ -40,36 +40,40 @@ from ductile.struct import replace
 ROOT = TokenPosition(scope_id="root", branch=0, sort_key="")
 
 
-def graph_in(policy: Policy) -> Graph:
+def flow_graph(policy: Policy) -> Graph:
     return policy.pipelines.by_name["flow"].graph
 
 
 def a_view(policy: Policy, *scopes: JoinScopeView, position: TokenPosition = ROOT, **fields: Any) -> RunView:
-    given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
+    values: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
     root = JoinScopeView(scope=JoinScope(id="root", live=1))
-    info = RunInfo(id="run", graph=graph_in(policy), hops=2, trace_id="t", payload={"first": 1})
-    return RunView(info=info, position=position, scopes=(*scopes, root), **given)
+    info = RunInfo(id="run", graph=flow_graph(policy), hops=2, trace_id="t", payload={"first": 1})
+    return RunView(info=info, position=position, scopes=(*scopes, root), **values)
 
 
 def a_step(path: str, **fields: Any) -> Job:
     return a_job("p", run_id="run", step_path=path, **fields)
 
 
-def in_split(policy: Policy, branch: int, *ends: TokenResult, **fields: Any) -> RunView:
-    """A step in the last live branch of the split `s`; the others have ended so."""
+def a_split_view(policy: Policy, branch: int, *final_results: TokenResult, **fields: Any) -> RunView:
+    """Return the view of a step in the last live branch of the split `s`; the other branches ended with
+    `ends`.
+    """
     scope = JoinScope(
         id="inner", live=1, split="s", parent=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
     )
-    view = JoinScopeView(scope=scope, results=ends, baggage={"kept": 1})
+    view = JoinScopeView(scope=scope, results=final_results, baggage={"kept": 1})
     return a_view(
         policy, view, position=TokenPosition(scope_id="inner", branch=branch, sort_key=""), **fields
     )
 
 
 def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> TokenResult:
-    given: dict[str, Any] = {"payload": {"from": branch}, "job_id": f"job{branch}"}
+    defaults: dict[str, Any] = {"payload": {"from": branch}, "job_id": f"job{branch}"}
     position = TokenPosition(scope_id="inner", branch=branch, sort_key="")
-    return TokenResult(position=position, step_position=0, step_path="s", status=status, **(given | fields))
+    return TokenResult(
+        position=position, step_position=0, step_path="s", status=status, **(defaults | fields)
+    )
 
 
 def advance(view: RunView, job: Job, policy: Policy, *payloads: JsonObject) -> RunProgress:
@@ -109,7 +113,7 @@ def test_a_step_continues_with_one_token_per_event_in_order() -> None:
 
 
 def test_the_order_of_tokens_is_the_order_of_their_text() -> None:
-    """Positions are compared as text, in the store too."""
+    """Positions are compared as text, as in the store."""
     policy = steps_policy(uses("a"), uses("b"))
     payloads: list[JsonObject] = [{"n": number} for number in range(1000)]
     progress = advance(a_view(policy), a_step("a"), policy, *payloads)
@@ -136,36 +140,36 @@ def test_the_last_token_ends_the_run() -> None:
 def test_the_last_branch_joins() -> None:
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     job = a_step("s/y")
-    progress = advance(in_split(policy, 1, an_end(0)), job, policy, {"y": 1})
+    progress = advance(a_split_view(policy, 1, an_end(0)), job, policy, {"y": 1})
     assert progress.closed_scopes == (("inner", JoinScopeState.JOINED),)
     (step,) = progress.steps
     assert (step.job.step_path, step.position, step.job.parent_job_id) == ("after", ROOT, "run")
     joined = next(event for event in progress.events if event.id == step.job.source_event_id)
-    assert [branch["payload"] for branch in joined.payload["branches"]] == [{"from": 0}, {"y": 1}]  # type: ignore[union-attr,index,call-overload]  # we made it
+    assert [branch["payload"] for branch in joined.payload["branches"]] == [{"from": 0}, {"y": 1}]  # type: ignore[union-attr,index,call-overload]  # the payload of the test
     assert not progress.ended
 
 
 def test_a_join_that_went_on_before_does_not_go_on_again() -> None:
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    progress = advance(in_split(policy, 1, an_end(0), state=JoinScopeState.JOINED), a_step("s/y"), policy)
+    progress = advance(a_split_view(policy, 1, an_end(0), state=JoinScopeState.JOINED), a_step("s/y"), policy)
     assert (progress.steps, progress.closed_scopes, progress.ended) == ((), (), True)
     assert dict(progress.live_counts) == {"inner": 0, "root": 0}
 
 
 def test_the_joined_payload_is_bounded() -> None:
-    """What a step is given is not larger than what a plugin may answer; the split says why it broke."""
+    """The limit is that of a plugin response; the error of the split says why it broke."""
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     large = an_end(0, payload={"text": "x" * (MAX_JOINED_BYTES // 2)})
-    progress = advance(in_split(policy, 1, large), a_step("s/y"), policy)
+    progress = advance(a_split_view(policy, 1, large), a_step("s/y"), policy)
     assert progress.steps == ()
     assert progress.closed_scopes == (("inner", JoinScopeState.BROKEN),)
     assert f"larger than {MAX_JOINED_BYTES} bytes" in (progress.results[-1].error or "")
 
 
 def test_a_cancelled_run_makes_nothing() -> None:
-    """Not even the step after a split that always goes on."""
+    """Not even the step after a split with `join: always` is created."""
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    view = in_split(policy, 1, an_end(0), cancelled=True)
+    view = a_split_view(policy, 1, an_end(0), cancelled=True)
     for progress in (
         advance(view, a_step("s/y"), policy, {"n": 1}),
         fail_token(view, a_step("s/y"), "cancelled", policy, START, some_rng()),
@@ -174,9 +178,9 @@ def test_a_cancelled_run_makes_nothing() -> None:
 
 
 def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
-    """At most 10,000 jobs; the token that would continue ends, and the run has the reason."""
+    """The limit is 10,000 jobs; the token that would continue ends, and the run reports the reason."""
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    view = in_split(policy, 1, an_end(0), jobs=MAX_RUN_JOBS)
+    view = a_split_view(policy, 1, an_end(0), jobs=MAX_RUN_JOBS)
     settlement = decide_settlement(
         SettleView(job=a_step("s/y"), state={}, run=view), failed(permanent=True), policy, START, some_rng()
     )
@@ -209,8 +213,8 @@ def test_a_step_that_goes_back_to_the_queue_leaves_its_run_alone() -> None:
 # ------------------------------------------------------------------------------------------- how a run ends
 
 
-def ends(*words: str) -> list[FinalTokenResult]:
-    """`ok`, `no` or `skipped`; in brackets, one of a split that went on."""
+def final_results(*words: str) -> list[FinalTokenResult]:
+    """Return results of the statuses `ok`, `no` or `skipped`; one in brackets is of a split that went on."""
     statuses = {"ok": TokenStatus.SUCCEEDED, "no": TokenStatus.FAILED, "skipped": TokenStatus.SKIPPED}
     return [
         FinalTokenResult(
@@ -239,27 +243,27 @@ def ends(*words: str) -> list[FinalTokenResult]:
     ],
 )
 def test_a_run_ends_as_its_tokens_did(words: tuple[str, ...], reason: JobReason) -> None:
-    """Completed without failures, partly succeeded with some, failed if nothing succeeded."""
-    ended = summarise_run(ends(*words))
+    """A run completes without failures, succeeds partly with some, and fails if no token succeeded."""
+    ended = summarise_run(final_results(*words))
     assert ended.reason is reason
     assert ended.succeeded == (reason is JobReason.COMPLETED)
 
 
 def test_the_error_of_a_run_names_every_step_that_failed() -> None:
-    both = RunEnded(reason=JobReason.PARTIAL_SUCCESS, error="step1: why; step2: why")
-    assert summarise_run(ends("ok", "no", "no")) == both
-    again = replace(ends("no")[0], error="again")
-    assert summarise_run([*ends("no"), again]).error == "step0: why"
-    nameless = [replace(ends("no")[0], error=None)]
-    assert summarise_run(nameless).error == "step0 failed"
+    expected = RunEnded(reason=JobReason.PARTIAL_SUCCESS, error="step1: why; step2: why")
+    assert summarise_run(final_results("ok", "no", "no")) == expected
+    other_error = replace(final_results("no")[0], error="again")
+    assert summarise_run([*final_results("no"), other_error]).error == "step0: why"
+    without_error = [replace(final_results("no")[0], error=None)]
+    assert summarise_run(without_error).error == "step0 failed"
 
 
 def test_a_split_is_not_named_beside_the_branches_that_failed_it() -> None:
-    one, other, split = ends("no", "no", "no")
+    left, right, split = final_results("no", "no", "no")
     failed = [
         replace(split, step_path="both", error="why"),
-        replace(one, step_path="both/left", error="why"),
-        replace(other, step_path="both/right", error="x" * 1000),
+        replace(left, step_path="both/left", error="why"),
+        replace(right, step_path="both/right", error="x" * 1000),
     ]
     assert summarise_run(failed).error == f"both/left: why; both/right: {'x' * 300}…"
     assert summarise_run(failed[2:]).error == f"both/right: {'x' * 1000}"
@@ -267,7 +271,7 @@ def test_a_split_is_not_named_beside_the_branches_that_failed_it() -> None:
 
 
 def test_the_answer_of_a_run_is_that_of_its_last_end() -> None:
-    assert last_job(ends("ok", "ok", "(no)")) == "job1"
-    nothing = [replace(end, job_id=None) for end in ends("ok")]
-    assert last_job([*ends("ok"), *nothing]) == "job0"
-    assert last_job(nothing) is None
+    assert last_job(final_results("ok", "ok", "(no)")) == "job1"
+    without_job = [replace(end, job_id=None) for end in final_results("ok")]
+    assert last_job([*final_results("ok"), *without_job]) == "job0"
+    assert last_job(without_job) is None

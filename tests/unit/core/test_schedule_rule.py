@@ -1,4 +1,4 @@
-"""When schedules are due: triggers, clock changes, windows and jitter."""
+"""Schedules are due by triggers, clock changes, windows and jitter."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ HOUR = timedelta(hours=1)
 
 
 def upcoming(rule: ScheduleRule, after: str, count: int) -> list[str]:
-    first = first_occurrence(rule, now=utc(after), started_at=utc(after), rng=Random(1))
-    assert first is not None
+    first_run = first_occurrence(rule, now=utc(after), started_at=utc(after), rng=Random(1))
+    assert first_run is not None
     return [
         wall(nominal, rule.timezone)
-        for nominal in islice(nominal_instants_from(rule, first.nominal_at), count)
+        for nominal in islice(nominal_instants_from(rule, first_run.nominal_at), count)
     ]
 
 
-def first(rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW) -> PlannedOccurrence | None:
+def first_run(
+    rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW
+) -> PlannedOccurrence | None:
     return first_occurrence(rule, now=now, started_at=started, rng=Random(1))
 
 
@@ -62,7 +64,7 @@ def first(rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW) -
 def test_a_cron_time_that_does_not_exist_runs_once_right_after_the_gap(
     expression: str, expected: list[str]
 ) -> None:
-    """New York goes from 02:00 to 03:00 on March 8."""
+    """The clocks of New York go from 02:00 to 03:00 on March 8."""
     assert upcoming(cron(expression, NEW_YORK), "2026-03-08 06:00", len(expected)) == expected
 
 
@@ -81,26 +83,28 @@ def test_a_cron_time_that_does_not_exist_runs_once_right_after_the_gap(
 def test_a_repeated_cron_time_runs_once_unless_every_hour_is_meant(
     expression: str, expected: list[str]
 ) -> None:
-    """New York shows 01:00 to 02:00 twice on November 1; what names no hour goes by time."""
+    """The clocks of New York show 01:00 to 02:00 twice on November 1; an expression for every hour runs
+    twice.
+    """
     assert upcoming(cron(expression, NEW_YORK), "2026-11-01 04:00", len(expected)) == expected
 
 
 def test_looking_from_the_second_pass_does_not_find_the_first() -> None:
     """At 01:10 after the change, 01:30 was an hour ago."""
-    seen_from = utc("2026-11-01 06:10")
-    assert wall(seen_from, NEW_YORK) == "2026-11-01 01:10 EST"
+    instant = utc("2026-11-01 06:10")
+    assert wall(instant, NEW_YORK) == "2026-11-01 01:10 EST"
     assert upcoming(cron("30 1 * * *", NEW_YORK), "2026-11-01 06:10", 1) == ["2026-11-02 01:30 EST"]
 
 
 def test_a_midnight_that_does_not_exist() -> None:
-    """Santiago skips the first hour of September 6."""
+    """The clocks of Santiago skip the first hour of September 6."""
     assert upcoming(cron("0 0 * * *", "America/Santiago"), "2026-09-05 12:00", 2) == [
         "2026-09-06 01:00 -03",
         "2026-09-07 00:00 -03",
     ]
 
 
-class Never:
+class NeverCron:
     expression = "never"
 
     def next_after(self, instant: datetime) -> None:
@@ -108,18 +112,18 @@ class Never:
 
 
 def test_a_cron_that_never_comes_is_over() -> None:
-    assert first(ScheduleRule(trigger=Cron(times=Never()))) is None
+    assert first_run(ScheduleRule(trigger=Cron(times=NeverCron()))) is None
 
 
 # -- every
 
 
 def test_an_interval_runs_when_first_seen_and_then_from_the_end_of_the_run() -> None:
-    """First run when first seen, next from the completion."""
-    assert first(every("1h", jitter=HOUR)) == PlannedOccurrence(nominal_at=NOW, start_at=NOW)
+    """The first run is at once, the next one an interval after the end of the run."""
+    assert first_run(every("1h", jitter=HOUR)) == PlannedOccurrence(nominal_at=NOW, start_at=NOW)
     ended = NOW + timedelta(minutes=7)
-    again = occurrence_after_run(every("1h"), ended_at=ended, rng=Random(1))
-    assert again == PlannedOccurrence(nominal_at=ended + HOUR, start_at=ended + HOUR)
+    next_run = occurrence_after_run(every("1h"), ended_at=ended, rng=Random(1))
+    assert next_run == PlannedOccurrence(nominal_at=ended + HOUR, start_at=ended + HOUR)
 
 
 def test_only_an_interval_is_moved_by_the_end_of_its_run() -> None:
@@ -141,18 +145,18 @@ def test_only_an_interval_is_moved_by_the_end_of_its_run() -> None:
 def test_calendar_steps_keep_the_time_of_day_of_the_zone(
     interval: str, start: str, expected: list[str]
 ) -> None:
-    """Daily is not 24 hours; a month that is too short gives its last day."""
+    """A day is not always 24 hours; a month that is too short has the run on its last day."""
     rule = every(interval, timezone=VIENNA)
     assert [wall(add_intervals(rule, utc(start), count), VIENNA) for count in (1, 2)] == expected
 
 
 def test_an_edited_interval_counts_from_the_last_run() -> None:
-    """Only a schedule that was never seen runs at once."""
+    """Only a schedule without a last run starts at once."""
     rule = every("2h")
-    fired = NOW - HOUR
-    again = occurrence_after_edit(rule, fired, now=NOW, started_at=NOW, rng=Random(1))
-    assert again is not None
-    assert again.nominal_at == NOW + HOUR
+    fired_at = NOW - HOUR
+    next_run = occurrence_after_edit(rule, fired_at, now=NOW, started_at=NOW, rng=Random(1))
+    assert next_run is not None
+    assert next_run.nominal_at == NOW + HOUR
     overdue = occurrence_after_edit(rule, NOW - 5 * HOUR, now=NOW, started_at=NOW, rng=Random(1))
     assert overdue is not None
     assert overdue.nominal_at == NOW
@@ -162,25 +166,25 @@ def test_an_edited_interval_counts_from_the_last_run() -> None:
 
 
 def test_an_instant_is_due_at_its_instant_even_when_it_is_past() -> None:
-    """Only so can it be seen to have been missed."""
-    assert first(at("2026-02-08 09:00")) == occurrence("2026-02-08 09:00")
+    """A past instant has to be due to be recorded as missed."""
+    assert first_run(at("2026-02-08 09:00")) == occurrence("2026-02-08 09:00")
 
 
 def test_a_delay_counts_from_the_start_of_the_service() -> None:
-    """It re-arms with each start, and not with a reload after its time."""
+    """Each start of the daemon arms the delay; a reload after its time does not."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
-    assert first(rule) == occurrence("2026-02-08 11:00")
-    assert first(rule, now=NOW + timedelta(minutes=30)) == occurrence("2026-02-08 11:00")
-    assert first(rule, now=NOW + 2 * HOUR) is None
-    assert first(ScheduleRule(trigger=After(delay=timedelta()))) == occurrence("2026-02-08 10:00")
+    assert first_run(rule) == occurrence("2026-02-08 11:00")
+    assert first_run(rule, now=NOW + timedelta(minutes=30)) == occurrence("2026-02-08 11:00")
+    assert first_run(rule, now=NOW + 2 * HOUR) is None
+    assert first_run(ScheduleRule(trigger=After(delay=timedelta()))) == occurrence("2026-02-08 10:00")
     assert fingerprint_of(rule, NOW) != fingerprint_of(rule, NOW + HOUR)
 
 
 def test_these_changes_make_another_schedule() -> None:
-    """An edited `at` fires again; what does not move its instants leaves it in its place."""
-    same = [every("1h"), every("60m"), every("1h", jitter=HOUR, only_between=hours("08:00-22:00"))]
-    assert len({fingerprint_of(rule, NOW) for rule in same}) == 1
-    others = [
+    """An edited `at` fires again; a change that moves no instant keeps the position of the schedule."""
+    same_rules = [every("1h"), every("60m"), every("1h", jitter=HOUR, only_between=hours("08:00-22:00"))]
+    assert len({fingerprint_of(rule, NOW) for rule in same_rules}) == 1
+    other_rules = [
         every("1h"),
         every("2h"),
         every("daily"),
@@ -192,14 +196,16 @@ def test_these_changes_make_another_schedule() -> None:
         at("2026-02-08 10:00"),
         at("2026-02-08 11:00"),
     ]
-    assert len({fingerprint_of(rule, NOW) for rule in others}) == len(others)
+    assert len({fingerprint_of(rule, NOW) for rule in other_rules}) == len(other_rules)
 
 
 # -- windows and jitter
 
 
 def test_a_preferred_window_moves_a_run_to_its_next_start() -> None:
-    """05:00 UTC is 06:00 in Vienna: after the window that ends at 04:00, so the next night's."""
+    """05:00 UTC is 06:00 in Vienna, after the window that ends at 04:00; the window of the next night
+    counts.
+    """
     rule = cron("0 * * * *", VIENNA, preferred_window=hours("02:00-04:00"))
     assert wall(move_into_window(rule, utc("2026-02-08 05:00")), VIENNA) == "2026-02-09 02:00 CET"
     assert wall(move_into_window(rule, utc("2026-02-08 02:30")), VIENNA) == "2026-02-08 03:30 CET"
@@ -217,7 +223,7 @@ def test_a_window_across_midnight() -> None:
 
 
 def test_a_window_that_opens_in_the_gap_opens_after_it() -> None:
-    """5.4."""
+    """New York has no time from 02:00 to 03:00 on March 8."""
     rule = cron("0 * * * *", NEW_YORK, preferred_window=hours("02:15-02:45"))
     opening = window_start_after(hours("02:15-02:45"), utc("2026-03-08 05:00"), rule.zone)
     assert wall(opening, NEW_YORK) == "2026-03-08 03:00 EDT"
@@ -225,17 +231,17 @@ def test_a_window_that_opens_in_the_gap_opens_after_it() -> None:
 
 def test_wall_time_of_a_repeated_hour_is_the_first_one() -> None:
     zone = cron("0 * * * *", NEW_YORK).zone
-    found = instant_of_wall_time(datetime(2026, 11, 1, 1, 30), zone)  # noqa: DTZ001 - what the wall shows
-    assert wall(found, NEW_YORK) == "2026-11-01 01:30 EDT"
-    assert found.tzinfo is UTC
+    instant = instant_of_wall_time(datetime(2026, 11, 1, 1, 30), zone)  # noqa: DTZ001 - what the wall shows
+    assert wall(instant, NEW_YORK) == "2026-11-01 01:30 EDT"
+    assert instant.tzinfo is UTC
 
 
 def test_jitter_moves_the_start_and_never_the_nominal_instant() -> None:
-    """Up to half of it to either side, decided once."""
+    """The start moves by up to half of the jitter to either side, and is decided once."""
     rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
     nominal = utc("2026-02-08 12:00")
-    planned = [plan_occurrence(rule, nominal, earliest=NOW, rng=Random(seed)) for seed in range(200)]
-    offsets = [each.start_at - nominal for each in planned if each and each.nominal_at == nominal]
+    occurrences = [plan_occurrence(rule, nominal, earliest=NOW, rng=Random(seed)) for seed in range(200)]
+    offsets = [item.start_at - nominal for item in occurrences if item and item.nominal_at == nominal]
     assert len(offsets) == 200
     assert timedelta(minutes=-5) <= min(offsets) < timedelta(minutes=-4)
     assert timedelta(minutes=4) < max(offsets) <= timedelta(minutes=5)
@@ -243,39 +249,42 @@ def test_jitter_moves_the_start_and_never_the_nominal_instant() -> None:
 
 def test_a_start_is_not_planned_for_a_time_that_is_over() -> None:
     rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
-    late = utc("2026-02-08 11:59")
+    earliest = utc("2026-02-08 11:59")
     for seed in range(50):
-        planned = plan_occurrence(rule, utc("2026-02-08 12:00"), earliest=late, rng=Random(seed))
-        assert planned is not None
-        assert planned.start_at >= late
+        item = plan_occurrence(rule, utc("2026-02-08 12:00"), earliest=earliest, rng=Random(seed))
+        assert item is not None
+        assert item.start_at >= earliest
 
 
 # -- the clock was set back
 
 
-def test_a_slot_is_pulled_back_when_the_clock_was_set_back() -> None:
-    """A clock that had been a year ahead delays no schedule beyond now + interval."""
-    far = occurrence("2027-02-08 10:00")
+def test_an_occurrence_is_pulled_back_when_the_clock_was_set_back() -> None:
+    """The wait is at most an interval, also if the clock was a year ahead."""
+    far_occurrence = occurrence("2027-02-08 10:00")
     for rule, expected in (
         (every("1h"), NOW + HOUR),
         (every("daily"), NOW + 24 * HOUR),
         (cron("30 * * * *"), NOW + HOUR / 2),
         (ScheduleRule(trigger=After(delay=HOUR)), NOW + HOUR),
     ):
-        nearer = occurrence_after_clock_set_back(rule, far, now=NOW, rng=Random(1))
-        assert nearer is not None
-        assert nearer.nominal_at == expected
-    assert occurrence_after_clock_set_back(at("2027-02-08 10:00"), far, now=NOW, rng=Random(1)) is None
+        moved = occurrence_after_clock_set_back(rule, far_occurrence, now=NOW, rng=Random(1))
+        assert moved is not None
+        assert moved.nominal_at == expected
+    assert (
+        occurrence_after_clock_set_back(at("2027-02-08 10:00"), far_occurrence, now=NOW, rng=Random(1))
+        is None
+    )
 
 
-def test_a_slot_in_its_place_is_left_alone() -> None:
-    """A start that jitter put before its nominal instant is no clock set back."""
-    for rule, place_of in (
+def test_an_occurrence_in_its_place_is_left_alone() -> None:
+    """A start before its nominal instant is jitter, not a clock that was set back."""
+    for rule, current in (
         (every("1h"), occurrence("2026-02-08 11:00")),
         (cron("0 * * * *"), occurrence("2026-02-08 11:00")),
         (cron("5 * * * *", jitter=timedelta(minutes=20)), occurrence("2026-02-08 11:05")),
     ):
-        assert occurrence_after_clock_set_back(rule, place_of, now=NOW, rng=Random(1)) is None
+        assert occurrence_after_clock_set_back(rule, current, now=NOW, rng=Random(1)) is None
 
 
 @pytest.mark.parametrize(

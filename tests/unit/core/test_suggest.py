@@ -1,4 +1,4 @@
-"""Did-you-mean hints."""
+"""Hints of the form "did you mean"."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ductile.core.suggest import did_you_mean
 
 
 def test_a_suggestion_compares_a_limited_number_of_names() -> None:
-    asked = iter(range(1_000_000))
-    names = (f"name{number:06}" for number in asked)
+    numbers = iter(range(1_000_000))
+    names = (f"name{number:06}" for number in numbers)
     assert did_you_mean("name00000x", names) is not None
-    assert next(asked) < 5_000
+    assert next(numbers) < 5_000
 
 
 def test_a_name_of_another_length_is_not_suggested() -> None:

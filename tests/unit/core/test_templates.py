@@ -1,4 +1,4 @@
-"""What `with` makes of payload and context, and what is wrong with a template."""
+"""The results of `with` templates, and faults of templates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCOPE = EvalContext(
 
 
 @pytest.mark.parametrize(
-    ("written", "made"),
+    ("template", "expected"),
     [
         ("plain", "plain"),
         ("", ""),
@@ -65,15 +65,17 @@ SCOPE = EvalContext(
         ({}, {}),
     ],
 )
-def test_a_lone_reference_keeps_its_type_and_mixed_text_is_text(written: JsonValue, made: JsonValue) -> None:
+def test_a_lone_reference_keeps_its_type_and_mixed_text_is_text(
+    template: JsonValue, expected: JsonValue
+) -> None:
     """Keys are literal; doubled braces are braces."""
-    filled = fill(compile_template(written), SCOPE)
-    assert filled == made
-    assert type(filled) is type(made)
+    result = fill(compile_template(template), SCOPE)
+    assert result == expected
+    assert type(result) is type(expected)
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
+    ("template", "words"),
     [
         ("a {payload.n", "a { at character 3 has no partner"),
         ("a } b", "a } at character 3 has no partner"),
@@ -90,14 +92,14 @@ def test_a_lone_reference_keeps_its_type_and_mixed_text_is_text(written: JsonVal
         ("{payload.n }", "the reference at character 1 has an empty part, or space around it"),
     ],
 )
-def test_an_unreadable_template_is_reported_with_its_position(written: str, words: str) -> None:
-    (fault,) = faults_in_template({"a": [written]})
+def test_an_unreadable_template_is_reported_with_its_position(template: str, words: str) -> None:
+    (fault,) = faults_in_template({"a": [template]})
     assert fault.where == ("a", 0)
     assert fault.message.startswith(words)
     assert fault.hint is not None
-    with pytest.raises(TemplateError, match=r"in with\.a\[0\]") as failed:
-        compile_template({"a": [written]})
-    assert failed.value.where == ("a", 0)
+    with pytest.raises(TemplateError, match=r"in with\.a\[0\]") as excinfo:
+        compile_template({"a": [template]})
+    assert excinfo.value.where == ("a", 0)
 
 
 def test_every_fault_of_a_template_is_reported() -> None:
@@ -106,49 +108,54 @@ def test_every_fault_of_a_template_is_reported() -> None:
 
 
 @pytest.mark.parametrize("path", ["payload.gone", "payload.name.first", "payload.list.2", "context.x.y"])
-@pytest.mark.parametrize("around", ["", "Dear "])
-def test_a_missing_path_fails_and_names_the_path_and_the_key(path: str, around: str) -> None:
+@pytest.mark.parametrize("prefix", ["", "Dear "])
+def test_a_missing_path_fails_and_names_the_path_and_the_key(path: str, prefix: str) -> None:
     """A missing path fails the job."""
-    template = compile_template({"to": {"who": f"{around}{{{path}}}"}})
-    with pytest.raises(TemplateError, match=rf"there is no {path}, which with\.to\.who refers to") as failed:
+    template = compile_template({"to": {"who": f"{prefix}{{{path}}}"}})
+    with pytest.raises(TemplateError, match=rf"there is no {path}, which with\.to\.who refers to") as excinfo:
         fill(template, SCOPE)
-    assert failed.value.where == ("to", "who")
+    assert excinfo.value.where == ("to", "who")
 
 
 @pytest.mark.parametrize(
-    ("payload", "path", "said"),
+    ("payload", "path", "ending"),
     [
         ({"result": 1, "exit_code": 0}, "payload.size", "refers to; payload has result, exit_code"),
         ({"b": [{"id": "x", "n": 1}]}, "payload.b.x.result", "refers to; payload.b.x has id, n"),
         ({"a": {"b": {}}, "c": 1}, "payload.a.gone.more", "refers to; payload.a has b"),
         ({"a": "text"}, "payload.a.b", "refers to"),
         ({}, "payload.a", "refers to"),
-        ({str(at) * 50: at for at in range(9)}, "payload.a", f", {'7' * 40} and 1 more"),
+        ({str(number) * 50: number for number in range(9)}, "payload.a", f", {'7' * 40} and 1 more"),
     ],
 )
-def test_a_missing_path_fails_with_what_there_is(payload: dict[str, object], path: str, said: str) -> None:
-    """The names beside it, a few and none too long, and no values: those may be secret."""
+def test_a_missing_path_fails_with_what_there_is(payload: dict[str, object], path: str, ending: str) -> None:
+    """The error lists a few shortened names beside the path, without values, which may be secret."""
     template = compile_template({"to": f"{{{path}}}"})
-    with pytest.raises(TemplateError) as failed:
+    with pytest.raises(TemplateError) as excinfo:
         fill(template, replace(SCOPE, payload=payload))
-    assert str(failed.value).endswith(said)
+    assert str(excinfo.value).endswith(ending)
 
 
 def test_the_result_of_a_template_has_a_largest_size() -> None:
-    """1 MiB as JSON, to the byte."""
+    """The limit is 1 MiB as JSON, to the byte."""
     template = compile_template({"a": "{payload.x}"})
-    room = MAX_FILLED_BYTES - len('{"a":""}')
-    assert fill(template, EvalContext(payload={"x": "x" * room})) == {"a": "x" * room}
+    free_bytes = MAX_FILLED_BYTES - len('{"a":""}')
+    assert fill(template, EvalContext(payload={"x": "x" * free_bytes})) == {"a": "x" * free_bytes}
     with pytest.raises(TemplateError, match="larger than"):
-        fill(template, EvalContext(payload={"x": "x" * (room + 1)}))
+        fill(template, EvalContext(payload={"x": "x" * (free_bytes + 1)}))
     with pytest.raises(TemplateError, match="larger than"):
-        fill(template, EvalContext(payload={"x": "é" * (room // 2 + 1)}))
+        fill(template, EvalContext(payload={"x": "é" * (free_bytes // 2 + 1)}))
 
 
-@pytest.mark.parametrize("written", ["{payload.x}" * 50, ["{payload.x}"] * 50, ["x {payload}"] * 50])
-def test_a_template_that_repeats_a_large_value_fails_before_it_is_written_out(written: JsonValue) -> None:
-    """However many references a template has, the store's transaction never holds it all in memory."""
-    template, scope = compile_template(written), EvalContext(payload={"x": "x" * (MAX_FILLED_BYTES - 100)})
+@pytest.mark.parametrize("written_template", ["{payload.x}" * 50, ["{payload.x}"] * 50, ["x {payload}"] * 50])
+def test_a_template_that_repeats_a_large_value_fails_before_it_is_written_out(
+    written_template: JsonValue,
+) -> None:
+    """The result is never complete in memory within the transaction of the store."""
+    template, scope = (
+        compile_template(written_template),
+        EvalContext(payload={"x": "x" * (MAX_FILLED_BYTES - 100)}),
+    )
     tracemalloc.start()
     try:
         with pytest.raises(TemplateError, match="larger than"):
@@ -160,10 +167,10 @@ def test_a_template_that_repeats_a_large_value_fails_before_it_is_written_out(wr
 
 
 def test_the_result_of_a_template_has_a_greatest_depth() -> None:
-    deep: JsonValue = "bottom"
+    nested: JsonValue = "bottom"
     for _ in range(MAX_DEPTH):
-        deep = [deep]
-    scope = EvalContext(payload={"x": deep})
-    assert fill(compile_template(["{payload.x}"]), scope) == [deep]
+        nested = [nested]
+    scope = EvalContext(payload={"x": nested})
+    assert fill(compile_template(["{payload.x}"]), scope) == [nested]
     with pytest.raises(TemplateError, match="deeper than"):
         fill(compile_template([["{payload.x}"]]), scope)

@@ -1,4 +1,4 @@
-"""Enumerations that users meet are explained, each of them."""
+"""Every value of an enumeration that users meet has a description."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_word_is_explained_by_a_sentence(word: DescribedEnum) -> None:
 
 
 def test_an_explained_word_is_its_value() -> None:
-    """In JSON, in the database and in messages."""
+    """The value is the text in JSON, in the database and in messages."""
     assert JobReason("no_resources") is JobReason.NO_RESOURCES
     assert str(JobReason.NO_RESOURCES) == JobReason.NO_RESOURCES.value == "no_resources"
     assert to_builtins(JobReason.NO_RESOURCES) == "no_resources"
@@ -33,7 +33,7 @@ def test_an_explained_word_is_its_value() -> None:
 
 
 def test_only_a_manual_retry_leads_out_of_an_end() -> None:
-    """Terminal are succeeded, failed and dead; failed → dead is passed through, not rested in."""
+    """The terminal statuses are succeeded, failed and dead; failed → dead is one step of a settlement."""
     assert {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.DEAD} == TERMINAL
     leaving = {(a, b) for a, b in EDGES if a in TERMINAL} - {(JobStatus.FAILED, JobStatus.DEAD)}
     assert leaving == {(JobStatus.FAILED, JobStatus.QUEUED), (JobStatus.DEAD, JobStatus.QUEUED)}
@@ -44,8 +44,8 @@ def test_no_row_rests_in_timed_out() -> None:
 
 
 def test_edges_are_those_of_the_specification() -> None:
-    """Written out once more by hand."""
-    drawn = {
+    """The edges are written a second time here."""
+    expected = {
         None: "queued",
         "queued": "running failed dead",
         "running": "succeeded failed timed_out queued dead",
@@ -53,7 +53,7 @@ def test_edges_are_those_of_the_specification() -> None:
         "timed_out": "queued dead",
         "dead": "queued",
     }
-    assert {(source, target) for source, words in drawn.items() for target in words.split()} == EDGES
+    assert {(source, target) for source, words in expected.items() for target in words.split()} == EDGES
 
 
 @pytest.mark.parametrize("source", [None, *JobStatus])

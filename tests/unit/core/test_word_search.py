@@ -1,4 +1,4 @@
-"""Finding a text among many by its words."""
+"""A text is found among many by its words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOLS = {
 
 
 def find(query: str) -> list[str]:
-    return rank_by_words(query, [(name, (name, about)) for name, about in TOOLS.items()])
+    return rank_by_words(query, [(name, (name, description)) for name, description in TOOLS.items()])
 
 
 def test_a_text_with_more_of_the_words_comes_first() -> None:
@@ -31,7 +31,7 @@ def test_a_word_in_the_name_counts_more_than_one_in_the_description() -> None:
 
 
 def test_words_are_found_by_their_beginning_in_any_case() -> None:
-    """Plural and singular find each other; a word inside another one is not meant."""
+    """Plural and singular match each other; a word inside another word does not match."""
     assert find("IMAGES") == ["run__pictures__rotate", "run__pictures__resize", "run__mail__send"]
     assert find("night") == ["start__nightly_import"]
     assert find("mage") == find("voice") == []
@@ -43,8 +43,8 @@ def test_a_query_without_words_finds_nothing() -> None:
 
 @given(st.text(max_size=40), st.lists(st.text(max_size=40), max_size=20))
 def test_each_text_is_found_at_most_once_and_by_its_own_words(query: str, texts: list[str]) -> None:
-    found = rank_by_words(query, [(number, (text,)) for number, text in enumerate(texts)])
-    assert len(found) == len(set(found))
+    matches = rank_by_words(query, [(number, (text,)) for number, text in enumerate(texts)])
+    assert len(matches) == len(set(matches))
     for number, text in enumerate(texts):
-        whole = rank_by_words(text, [(number, (text,))])
-        assert whole == ([number] if any(each.isalnum() for each in text) else [])
+        own_matches = rank_by_words(text, [(number, (text,))])
+        assert own_matches == ([number] if any(character.isalnum() for character in text) else [])

@@ -1,4 +1,4 @@
-"""Engines keep their store in each of the databases."""
+"""The engines of these tests keep their store in each of the databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def engine_store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The database of the engines of this test."""
+    """Return the database of the engines of this test."""
     store: str = getattr(request, "param", "sqlite")
     keep_engine_in(store, tmp_path)
     return store

@@ -1,4 +1,4 @@
-"""A bounded pool, caps of plugins, no polling; and every job is started in the end."""
+"""The dispatcher has a bounded pool and limits of plugins, does not poll, and starts every job in the end."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from ductile.struct import replace
 
 
 class Pool:
-    """A dispatcher on a real store, with executions that the test lets end."""
+    """A dispatcher on a real store, with executions that end when the test allows it."""
 
     def __init__(
         self, store: SqliteStore, snapshot: Snapshot | Callable[[], Snapshot], *, claims_from: Any = None
     ) -> None:
-        """`claims_from` is the store as the dispatcher sees it, if it is another one."""
+        """`claims_from` is the store that the dispatcher uses, if it differs from `store`."""
         self.store = store
         self.running: set[str] = set()
         self.most = 0
         self.order: list[str] = []
-        self.under: list[Snapshot] = []
+        self.snapshots: list[Snapshot] = []
         self.gate = asyncio.Event()
         self.failures: list[BaseException] = []
         self.changed = asyncio.Event()
@@ -57,11 +57,11 @@ class Pool:
     async def _execute(
         self,
         claim: ClaimedJob,
-        under: Snapshot,
+        snapshot: Snapshot,
         on_result: Callable[[], None],
         _on_resources_exhausted: Callable[[], None],
     ) -> None:
-        self.under.append(under)
+        self.snapshots.append(snapshot)
         self.running.add(claim.job.id)
         self.most = max(self.most, len(self.running))
         self.order.append(claim.job.id)
@@ -84,24 +84,24 @@ class Pool:
 
 
 class ShortPool(Pool):
-    """The first processes cannot be started for lack of resources."""
+    """The first `times` processes cannot be started for lack of resources."""
 
     def __init__(self, store: SqliteStore, snapshot: Snapshot, times: int) -> None:
         super().__init__(store, snapshot)
         self.times = times
         self.put_back: list[str] = []
-        #: When a pause began.
+        #: The times at which a pause began.
         self.paused_at: list[float] = []
 
     async def _execute(
         self,
         claim: ClaimedJob,
-        under: Snapshot,
+        snapshot: Snapshot,
         on_result: Callable[[], None],
         on_resources_exhausted: Callable[[], None],
     ) -> None:
         if len(self.put_back) >= self.times:
-            await super()._execute(claim, under, on_result, on_resources_exhausted)
+            await super()._execute(claim, snapshot, on_result, on_resources_exhausted)
             return
         self.put_back.append(claim.job.id)
         self.paused_at.append(asyncio.get_running_loop().time())
@@ -125,12 +125,12 @@ class LateShortPool(Pool):
     async def _execute(
         self,
         claim: ClaimedJob,
-        under: Snapshot,
+        snapshot: Snapshot,
         on_result: Callable[[], None],
         on_resources_exhausted: Callable[[], None],
     ) -> None:
         if claim.job.id != self.short or self.put_back:
-            await super()._execute(claim, under, on_result, on_resources_exhausted)
+            await super()._execute(claim, snapshot, on_result, on_resources_exhausted)
             return
         self.put_back = True
         on_resources_exhausted()
@@ -142,7 +142,7 @@ class LateShortPool(Pool):
 
 
 def a_snapshot(directory: Path) -> Snapshot:
-    """Three workers and no plugins: jobs of any plugin are bounded by the pool alone."""
+    """Return a snapshot with three workers and no plugins: only the pool limits the jobs."""
     config = a_config(directory, "service: {max_workers: 3}\n")
     return compile_snapshot(loaded(config), Discovery(installed={}, refused={}, warnings=()))
 
@@ -153,7 +153,7 @@ def store(tmp_path: Path) -> SqliteStore:
 
 
 async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path) -> None:
-    """A worker that becomes free takes the next job at once: nothing else has to wake the dispatcher."""
+    """A free worker takes the next job at once; the dispatcher is woken once."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
     jobs = [a_new_job() for _ in range(40)]
@@ -171,14 +171,14 @@ async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path
 async def test_a_job_that_comes_while_all_workers_are_busy_triggers_no_claim_and_still_runs(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """No claim is made for jobs that cannot start; the next execution to end triggers one."""
+    """No claim is made for a job that cannot start; the next end of an execution triggers one."""
     pool = Pool(store, a_snapshot(tmp_path))
     service = asyncio.create_task(pool.dispatcher.run())
     jobs = [a_new_job() for _ in range(4)]
     await store.enqueue(Submission(jobs=tuple(jobs[:3])))
     await pool.until(lambda: len(pool.running) == 3)
     for _ in range(3):
-        # Claims in flight are written before this, and return.
+        # Claims in flight are written before this write, and return.
         await store.run_write(Priority.MAINTENANCE, lambda _session: None)
     tasks = asyncio.all_tasks()
     pool.dispatcher.prepare_claim()
@@ -194,7 +194,7 @@ async def test_a_job_that_comes_while_all_workers_are_busy_triggers_no_claim_and
 async def test_nothing_is_started_after_stop_and_executions_are_waited_for(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """A shutdown starts nothing and lets running jobs finish."""
+    """A shutdown starts no job and lets running jobs finish."""
     pool = Pool(store, a_snapshot(tmp_path))
     jobs = [a_new_job() for _ in range(5)]
     await store.enqueue(Submission(jobs=tuple(jobs)))
@@ -207,8 +207,8 @@ async def test_nothing_is_started_after_stop_and_executions_are_waited_for(
     pool.gate.set()
     assert await pool.dispatcher.wait_for_executions(None) is True
     assert len(pool.order) == 3
-    left = [await store.get_job(job.id) for job in jobs[3:]]
-    assert [job.status for job in left if job] == [JobStatus.QUEUED] * 2
+    remaining = [await store.get_job(job.id) for job in jobs[3:]]
+    assert [job.status for job in remaining if job] == [JobStatus.QUEUED] * 2
     await store.close()
 
 
@@ -229,7 +229,7 @@ async def test_a_plugins_jobs_wait_for_its_init(store: SqliteStore, tmp_path: Pa
 
 
 async def test_an_init_that_ended_before_its_claim_delays_no_job(store: SqliteStore, tmp_path: Path) -> None:
-    """Cancelled or purged while it was queued; the plugin's jobs do not wait for it for ever."""
+    """The init was cancelled while it was queued; the jobs of the plugin do not wait for it for ever."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
     init, first = replace(a_new_job("p"), command="init"), a_new_job("p")
@@ -244,7 +244,7 @@ async def test_an_init_that_ended_before_its_claim_delays_no_job(store: SqliteSt
 
 
 async def test_no_job_of_a_held_plugin_is_started(store: SqliteStore, tmp_path: Path) -> None:
-    """While a reload is being written, whose inits may have to come first."""
+    """A plugin is held while a reload is being written, because its inits may have to come first."""
     pool = Pool(store, a_snapshot(tmp_path))
     pool.gate.set()
     held, other = a_new_job("p"), a_new_job("q")
@@ -265,7 +265,7 @@ class BrokenPool(Pool):
 
 
 async def test_an_unexpected_error_of_an_execution_is_reported(store: SqliteStore, tmp_path: Path) -> None:
-    """Nothing awaits the task of a job, so an error in it must not be silent."""
+    """No task awaits the task of a job, so its error must not be silent."""
     pool = BrokenPool(store, a_snapshot(tmp_path))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     service = asyncio.create_task(pool.dispatcher.run())
@@ -280,7 +280,7 @@ async def test_an_unexpected_error_of_an_execution_is_reported(store: SqliteStor
 async def test_the_next_claim_shares_the_commit_of_the_result_that_frees_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One fsync for a result and the next claim; the claim runs second, so that the cap holds."""
+    """A result and the next claim share one fsync; the claim runs second, so that the limit holds."""
     monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)  # a batch ends by its size alone
     ticks = count()
     store = open_sqlite(
@@ -292,13 +292,13 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_frees_a_worke
     service = asyncio.create_task(pool.dispatcher.run())
     pool.dispatcher.wake()
     await pool.until(lambda: pool.running == {first.id})
-    let_go = threading.Event()
-    held = store.run_write(Priority.SETTLE, lambda _session: let_go.wait(60))
+    released = threading.Event()
+    blocked_write = store.run_write(Priority.SETTLE, lambda _session: released.wait(60))
     pool.gate.set()
-    for _ in range(10):  # turns in which the result, and then the claim, are handed to the store
+    for _ in range(10):  # turns in which the result, and then the claim, reach the store
         await asyncio.sleep(0)
-    let_go.set()
-    await held
+    released.set()
+    await blocked_write
     await pool.until(lambda: second.id in pool.order and not pool.running)
     pool.dispatcher.stop()
     await service
@@ -323,17 +323,17 @@ async def test_a_result_and_the_next_claim_are_queued_when_the_writer_is_woken(
     writer = store.writer
     while not writer.is_idle:  # noqa: ASYNC110 - nothing signals that the thread is idle
         await asyncio.sleep(0)
-    found: list[list[Priority]] = []
+    queued_priorities: list[list[Priority]] = []
     wake = writer.wake
 
-    def look(loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        found.append([priority for priority in Priority if writer.waiting(priority)])
+    def record_priorities(loop: asyncio.AbstractEventLoop, turns: int) -> None:
+        queued_priorities.append([priority for priority in Priority if writer.waiting(priority)])
         wake(loop, turns)
 
-    monkeypatch.setattr(writer, "wake", look)
+    monkeypatch.setattr(writer, "wake", record_priorities)
     pool.gate.set()
     await pool.until(lambda: second.id in pool.order and not pool.running)
-    assert found[0] == [Priority.SETTLE, Priority.CLAIM]
+    assert queued_priorities[0] == [Priority.SETTLE, Priority.CLAIM]
     pool.dispatcher.stop()
     await service
     await store.close()
@@ -342,12 +342,12 @@ async def test_a_result_and_the_next_claim_are_queued_when_the_writer_is_woken(
 async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """Under the next one it would have had to wait for an init."""
+    """Under the next configuration the job would have to wait for an init."""
     first, second = a_snapshot(tmp_path), replace(a_snapshot(tmp_path), max_workers=2)
     in_force = [first]
 
     class ClaimThenReload:
-        """A store that puts another configuration in force in the turn in which a claim returns."""
+        """A store that replaces the configuration in the turn in which a claim returns."""
 
         def __getattr__(self, verb: str) -> Any:
             return getattr(store, verb)
@@ -361,8 +361,8 @@ async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
     pool = Pool(store, lambda: in_force[0], claims_from=ClaimThenReload())
     service = asyncio.create_task(pool.dispatcher.run())
     await store.enqueue(Submission(jobs=(a_new_job(),)))
-    await pool.until(lambda: bool(pool.under))
-    assert pool.under[0] is first
+    await pool.until(lambda: bool(pool.snapshots))
+    assert pool.snapshots[0] is first
     assert in_force[0] is second
     pool.gate.set()
     pool.dispatcher.stop()
@@ -374,7 +374,7 @@ async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
 async def test_nothing_is_claimed_for_a_while_when_resources_are_short(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """The job goes back and is claimed again; an init that could not be started still holds its plugin."""
+    """The job is requeued and claimed again; an init that could not be started still holds its plugin."""
     pool = ShortPool(store, a_snapshot(tmp_path), times=3)
     init, job, other = a_new_job("slow", "init"), a_new_job("slow"), a_new_job("quick")
     await store.enqueue(Submission(jobs=(init, job, other)))
@@ -385,10 +385,10 @@ async def test_nothing_is_claimed_for_a_while_when_resources_are_short(
     assert pool.order.index(init.id) < pool.order.index(job.id)
     assert sorted(pool.order) == sorted([init.id, job.id, other.id])
     assert len(pool.put_back) == 3
-    # Jobs claimed together are requeued together; then nothing is claimed until the pause is over.
+    # Jobs that are claimed together are requeued together. Then no job is claimed until the pause is over.
     (first, *_, last) = pool.paused_at
     assert last - first >= FIRST_RESOURCE_PAUSE.total_seconds()
-    rows = [await store.get_job(each.id) for each in (init, job, other)]
+    rows = [await store.get_job(submitted.id) for submitted in (init, job, other)]
     assert [row.attempt for row in rows if row is not None] == [1, 1, 1]
     pool.dispatcher.stop()
     await service
@@ -398,7 +398,7 @@ async def test_nothing_is_claimed_for_a_while_when_resources_are_short(
 async def test_an_init_that_goes_back_when_the_pause_is_over_is_claimed_again(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """Although all workers are busy, and no job that ends triggers a claim."""
+    """The init is claimed although all workers are busy and no ending job triggers a claim."""
     init, other = replace(a_new_job("p"), command="init"), replace(a_new_job("other"), command="init")
     jobs = tuple(a_new_job("busy") for _ in range(3))
     pool = LateShortPool(store, a_snapshot(tmp_path), init.id, other.id)

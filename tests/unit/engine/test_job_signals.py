@@ -1,4 +1,4 @@
-"""Every change of a job is emitted as a signal, once; logs and metrics are made from signals."""
+"""Every change of a job is emitted as a signal once; logs and metrics are derived from signals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ echo '{"status": "ok", "result": "done", "events": [{"type": "found", "payload":
 """
 
 
-def job_ids(bench: EngineUnderTest, signal: Signal) -> list[str | None]:
-    return [event.job_id for event in bench.emitted if event.signal is signal]
+def job_ids(harness: EngineUnderTest, signal: Signal) -> list[str | None]:
+    return [event.job_id for event in harness.emitted if event.signal is signal]
 
 
 @pytest.fixture(autouse=True)
@@ -37,44 +37,46 @@ def _pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_run_that_ends_as_it_begins_is_logged(tmp_path: Path) -> None:
-    """Promise 2: a bad template fails the step and the run in the transaction that accepts them."""
-    async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        await bench.start_and_wait()
-        answer = await table.OPERATIONS["pipeline.run"].run(bench.context, {"pipeline": "broken"})
-        ids = [job.id for job in await bench.store.real.job_tree(answer.job_id, limit=100)]
+    """A bad template fails the step and the run in the transaction that accepts them."""
+    async with an_engine(tmp_path, "  echo: {}\n") as harness:
+        await harness.start_and_wait()
+        response = await table.OPERATIONS["pipeline.run"].run(harness.context, {"pipeline": "broken"})
+        ids = [job.id for job in await harness.store.real.job_tree(response.job_id, limit=100)]
         assert len(ids) == 2
-        assert sorted(job_ids(bench, Signal.JOB_FAILED), key=str) == sorted(ids)
+        assert sorted(job_ids(harness, Signal.JOB_FAILED), key=str) == sorted(ids)
 
 
 async def test_every_job_is_accepted_once(tmp_path: Path) -> None:
-    """Those that a schedule starts too, and the steps of a run that an event starts."""
+    """This holds for scheduled jobs and for the steps of a run that an event starts."""
     a_plugin(tmp_path / "plugins", "finder", script=FINDER)
-    async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:
-        await bench.start_and_wait()
-        ended = [await bench.until(Signal.JOB_SUCCEEDED) for _ in range(4)]  # with the run itself
-        accepted = job_ids(bench, Signal.JOB_ACCEPTED)
+    async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as harness:
+        await harness.start_and_wait()
+        ended = [await harness.until(Signal.JOB_SUCCEEDED) for _ in range(4)]  # the run is one of the four
+        accepted = job_ids(harness, Signal.JOB_ACCEPTED)
         assert sorted(accepted, key=str) == sorted((job.job_id for job in ended), key=str)
-        traces = {(await bench.job(str(job_id))).trace_id for job_id in accepted}
+        traces = {(await harness.job(str(job_id))).trace_id for job_id in accepted}
         assert len(traces) == 1
         assert traces != {None}, "one trace, from the schedule to the last step"
 
 
 async def test_accepted_and_duplicate_jobs_are_logged_with_their_plugin(tmp_path: Path) -> None:
-    """By a schedule, by an event, as a run and its steps, and by hand: a log is searched by plugin."""
+    """Jobs of schedules, events, runs, steps and callers have a plugin, because logs are searched by
+    plugin.
+    """
     a_plugin(tmp_path / "plugins", "finder", script=FINDER)
-    async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:
-        await bench.start_and_wait()
+    async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as harness:
+        await harness.start_and_wait()
         for _ in range(4):
-            await bench.until(Signal.JOB_SUCCEEDED)
-        given: JsonObject = {"plugin": "echo", "command": "poll", "dedupe_key": "k", "dedupe_ttl": "1h"}
+            await harness.until(Signal.JOB_SUCCEEDED)
+        request: JsonObject = {"plugin": "echo", "command": "poll", "dedupe_key": "k", "dedupe_ttl": "1h"}
         for _ in range(2):
-            await table.OPERATIONS["plugin.run"].run(bench.context, given)
-        seen = [
-            (each.signal, each.plugin, each.data["command"])
-            for each in bench.emitted
-            if each.signal in (Signal.JOB_ACCEPTED, Signal.JOB_DEDUPLICATED)
+            await table.OPERATIONS["plugin.run"].run(harness.context, request)
+        logged = [
+            (event.signal, event.plugin, event.data["command"])
+            for event in harness.emitted
+            if event.signal in (Signal.JOB_ACCEPTED, Signal.JOB_DEDUPLICATED)
         ]
-    assert seen == [
+    assert logged == [
         (Signal.JOB_ACCEPTED, "finder", "poll"),
         (Signal.JOB_ACCEPTED, "pipeline", "follows"),
         (Signal.JOB_ACCEPTED, "echo", "handle"),

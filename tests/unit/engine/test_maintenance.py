@@ -16,7 +16,7 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 
 async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
-    """A job whose retention is over is removed at the next tick, not ten minutes later."""
+    """A job whose retention is over is removed at the next tick."""
     service = "service: {tick_interval: 20s, dedupe_ttl: 1m, job_queue_retention: 1m}\nplugins: {}\n"
     snapshot = compile_snapshot(loaded(a_config(tmp_path, service)), a_discovery(tmp_path))
     clock = SimulatedClock()
@@ -31,7 +31,7 @@ async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
     await clock.advance(seconds=59)
     assert emitted == []
     await clock.advance(seconds=30)
-    assert [dict(each.data) for each in emitted] == [{"succeeded_jobs": 1}]
+    assert [dict(event.data) for event in emitted] == [{"succeeded_jobs": 1}]
     pruning.cancel()
     with suppress(asyncio.CancelledError):
         await pruning

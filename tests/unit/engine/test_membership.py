@@ -1,4 +1,4 @@
-"""Membership: when a node looks at the others again, and how it takes over the name of a dead daemon."""
+"""Membership: when a node checks the others again, and how it takes over the name of a dead daemon."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def a_heartbeat(
     )
 
 
-@given(is_leader=st.booleans(), silence=st.floats(0, 100), held=st.floats(0, 100))
-@example(is_leader=False, silence=14.0, held=100.0)
-@example(is_leader=True, silence=14.0, held=3.0)
+@given(is_leader=st.booleans(), silence=st.floats(0, 100), lease_age=st.floats(0, 100))
+@example(is_leader=False, silence=14.0, lease_age=100.0)
+@example(is_leader=True, silence=14.0, lease_age=3.0)
 def test_a_node_looks_again_when_a_silent_one_would_be_dead(
-    *, is_leader: bool, silence: float, held: float
+    *, is_leader: bool, silence: float, lease_age: float
 ) -> None:
-    """Whether it leads or not: the silent one may be the leader. It never looks without a pause."""
+    """This holds for every node, because the silent one may be the leader. There is always a pause."""
     pause = seconds_until_next_heartbeat(
-        a_heartbeat(is_leader=is_leader, longest_silence=silence), lease_held_for=held
+        a_heartbeat(is_leader=is_leader, longest_silence=silence), lease_held_for=lease_age
     )
     assert 0 < pause <= USUAL
-    may_end_at = max(LIMIT - silence, LIMIT - held if is_leader else 0)
+    may_end_at = max(LIMIT - silence, LIMIT - lease_age if is_leader else 0)
     if may_end_at > 0:
         assert pause == USUAL or may_end_at < pause < may_end_at + 1
         assert pause == USUAL or may_end_at < USUAL
@@ -63,7 +63,7 @@ def a_node(owner: str) -> NodeInfo:
 
 
 class FakeCluster:
-    """One dead node, which has our name."""
+    """A cluster with one dead node that has our name."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -93,28 +93,28 @@ class FakeCluster:
         return ()
 
     async def listen(self) -> None:
-        """Nothing is heard."""
+        """No change is announced."""
 
 
-async def nothing() -> None:
+async def do_nothing() -> None:
     """There is nothing to recover or to wait for."""
 
 
-def a_membership(cluster: FakeCluster, **given: Any) -> Membership:
+def a_membership(cluster: FakeCluster, **overrides: Any) -> Membership:
     return Membership(
         cluster,
         lambda: a_node("host:1:1"),
         SignalBus(),
         **{
-            "recover": nothing,
-            "kill_orphans": nothing,
+            "recover": do_nothing,
+            "kill_orphans": do_nothing,
             "kill_all": lambda: None,
-            "wait_for_executions": nothing,
+            "wait_for_executions": do_nothing,
             "stop_jobs": lambda _: None,
             "on_change": lambda: None,
             "on_heartbeat": lambda _: None,
             "on_failure": lambda _: None,
-            **given,
+            **overrides,
         },
     )
 
@@ -131,16 +131,16 @@ async def test_what_a_dead_daemon_left_is_killed_before_its_jobs_may_run_elsewhe
 
 @pytest.mark.parametrize(("jump", "ended"), [(0.0, ["silent"]), (20.0, []), (-20.0, ["silent"])])
 async def test_nodes_that_only_look_silent_are_not_ended(jump: float, ended: list[str]) -> None:
-    """The server's clock was set forward: others have time to renew their leases."""
+    """The clock of the server was set forward, so other nodes have time to renew their leases."""
     now = 1000.0
     cluster = FakeCluster()
     membership = a_membership(cluster, elapsed=lambda: now)
     membership._on_renewed(a_heartbeat(server_seconds=5_000.0), now)
     now += 100
-    for _ in range(10):  # its own lease never lapses
+    for _ in range(10):  # the lease of the node never lapses
         membership._on_renewed(a_heartbeat(server_seconds=5_000.0 + now - 1000), now)
         now += USUAL
-    late = a_heartbeat(longest_silence=LIMIT + 1, server_seconds=5_000.0 + now - 1000 + jump)
-    membership._on_renewed(late, now)
-    await membership._end_silent_nodes(cluster, late)
+    heartbeat = a_heartbeat(longest_silence=LIMIT + 1, server_seconds=5_000.0 + now - 1000 + jump)
+    membership._on_renewed(heartbeat, now)
+    await membership._end_silent_nodes(cluster, heartbeat)
     assert cluster.steps == ended

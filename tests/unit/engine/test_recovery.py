@@ -1,4 +1,4 @@
-"""What a daemon that was killed left behind, and a stop that comes meanwhile."""
+"""Recovery of the jobs and processes that a killed daemon left, and a stop during the recovery."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ductile.telemetry.signals import Signal, SignalEvent
 ECHO = "  echo: {}\n"
 
 
-#: A process that is not there any more: no machine has so many.
+#: The identity of a process that does not exist: no machine has so many processes.
 DEAD = "host:999999999:1"
 
 
@@ -50,17 +50,17 @@ def an_orphan(
         environment["DUCTILE_JOB_ID"] = job_id
     process = subprocess.Popen(["sleep", "300"], env=environment, start_new_session=new_session)
     while not Path(f"/proc/{process.pid}/environ").read_bytes():
-        pass  # it is only just becoming the program
+        pass  # the process has not executed its program yet
     return process
 
 
 @contextmanager
-def something_that_does_not_end(store_id: str, proc: Path, job_id: str = "j1") -> Iterator[int]:
-    """A process that stays in the list of processes, as one does that hangs in the kernel."""
+def an_unkillable_process(store_id: str, proc: Path, job_id: str = "j1") -> Iterator[int]:
+    """Yield the pid of a process that stays in `proc`, like one that hangs in the kernel."""
     process = subprocess.Popen(["sleep", "300"], start_new_session=True)
-    listed = proc / str(process.pid)
-    listed.mkdir(parents=True)
-    (listed / "environ").write_text(
+    entry = proc / str(process.pid)
+    entry.mkdir(parents=True)
+    (entry / "environ").write_text(
         f"DUCTILE_STORE_ID={store_id}\0DUCTILE_DAEMON={DEAD}\0DUCTILE_JOB_ID={job_id}\0"
     )
     try:
@@ -70,95 +70,97 @@ def something_that_does_not_end(store_id: str, proc: Path, job_id: str = "j1") -
         process.wait()
 
 
-async def running_jobs(bench: EngineUnderTest, count: int) -> list[str]:
-    """Jobs that a daemon has claimed and not ended."""
+async def running_jobs(harness: EngineUnderTest, count: int) -> list[str]:
+    """Return jobs that a daemon has claimed and not ended."""
     jobs = tuple(a_new_job("echo", "poll") for _ in range(count))
-    await bench.store.real.enqueue(Submission(jobs=jobs))
-    claimed = await claim_all(bench.store.real, owner=DEAD)
+    await harness.store.real.enqueue(Submission(jobs=jobs))
+    claimed = await claim_all(harness.store.real, owner=DEAD)
     assert len(claimed) == count
     return [job.id for job in jobs]
 
 
-async def statuses(bench: EngineUnderTest) -> dict[JobStatus, int]:
-    counted: dict[JobStatus, int] = {}
+async def count_statuses(harness: EngineUnderTest) -> dict[JobStatus, int]:
+    counts: dict[JobStatus, int] = {}
     cursor: str | None = None
     while True:
-        page = await bench.store.real.list_jobs(JobFilter(), limit=200, cursor=cursor)
+        page = await harness.store.real.list_jobs(JobFilter(), limit=200, cursor=cursor)
         for job in page.rows:
-            counted[job.status] = counted.get(job.status, 0) + 1
+            counts[job.status] = counts.get(job.status, 0) + 1
         if (cursor := page.next_cursor) is None:
-            return counted
+            return counts
 
 
 async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path) -> None:
-    """It ends at once, in good order; what it did not reach is recovered by the next start."""
+    """The engine stops after the batch; the next start recovers the rest."""
     count = BATCH_SIZE + 20
-    async with an_engine(tmp_path, ECHO) as bench:
-        await running_jobs(bench, count)
+    async with an_engine(tmp_path, ECHO) as harness:
+        await running_jobs(harness, count)
 
-        def stop_at_the_first(event: SignalEvent) -> None:
+        def stop_at_first_recovery(event: SignalEvent) -> None:
             if event.signal is Signal.JOB_RECOVERED:
-                bench.engine.stop()
+                harness.engine.stop()
 
-        bench.signals.subscribe(stop_at_the_first)
-        bench.start()
-        await bench.wait_until_stopped()
-        assert not bench.ready.is_set()
-        assert await statuses(bench) == {JobStatus.RUNNING: 20, JobStatus.QUEUED: BATCH_SIZE}
-        signals = [event.signal for event in bench.emitted]
+        harness.signals.subscribe(stop_at_first_recovery)
+        harness.start()
+        await harness.wait_until_stopped()
+        assert not harness.ready.is_set()
+        assert await count_statuses(harness) == {JobStatus.RUNNING: 20, JobStatus.QUEUED: BATCH_SIZE}
+        signals = [event.signal for event in harness.emitted]
         assert signals[-1] is Signal.SERVICE_STOPPING
         assert Signal.CONFIG_LOADED not in signals
-    async with an_engine(tmp_path, ECHO) as bench:
-        bench.store.full.add("claim")
-        await bench.start_and_wait()
-        assert await statuses(bench) == {JobStatus.QUEUED: count}
+    async with an_engine(tmp_path, ECHO) as harness:
+        harness.store.full.add("claim")
+        await harness.start_and_wait()
+        assert await count_statuses(harness) == {JobStatus.QUEUED: count}
 
 
 async def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
-    """SIGTERM while the daemon is only about to begin."""
-    async with an_engine(tmp_path, ECHO) as bench:
-        (job_id,) = await running_jobs(bench, 1)
-        bench.engine.stop()
-        bench.start()
-        await bench.wait_until_stopped()
-        assert (await bench.job(job_id)).status is JobStatus.RUNNING
-        assert await bench.store.real.config_history(limit=1) == ()
+    """SIGTERM can arrive just before the engine starts."""
+    async with an_engine(tmp_path, ECHO) as harness:
+        (job_id,) = await running_jobs(harness, 1)
+        harness.engine.stop()
+        harness.start()
+        await harness.wait_until_stopped()
+        assert (await harness.job(job_id)).status is JobStatus.RUNNING
+        assert await harness.store.real.config_history(limit=1) == ()
 
 
 async def test_a_caller_that_waits_during_recovery_learns_of_the_stop(tmp_path: Path) -> None:
     """Waiting callers resume when the daemon stops."""
-    async with an_engine(tmp_path, ECHO) as bench:
-        (job_id,) = await running_jobs(bench, 1)
-        with bench.engine.waiters.waiting_for(job_id) as ended:
-            bench.engine.stop()
-            bench.start()
-            await bench.wait_until_stopped()
+    async with an_engine(tmp_path, ECHO) as harness:
+        (job_id,) = await running_jobs(harness, 1)
+        with harness.engine.waiters.waiting_for(job_id) as ended:
+            harness.engine.stop()
+            harness.start()
+            await harness.wait_until_stopped()
             assert ended.done()
 
 
 async def test_survivors_are_ended_with_what_they_forked() -> None:
-    """Found by the store's id, ended by group, and gone when this returns."""
-    ours, theirs = an_orphan("one"), an_orphan("another")
+    """Processes are found by the id of the store, killed by group, and gone when the function returns."""
+    own_process, other_process = an_orphan("one"), an_orphan("another")
     try:
-        reaped = threading.Thread(target=ours.wait)
-        reaped.start()
+        reaper = threading.Thread(target=own_process.wait)
+        reaper.start()
         sweep = await kill_orphan_processes("one", {"j1": DEAD}, timeout_seconds=20)
-        assert [(orphan.pid, orphan.job_id) for orphan in sweep.ended] == [(ours.pid, "j1")]
+        assert [(orphan.pid, orphan.job_id) for orphan in sweep.ended] == [(own_process.pid, "j1")]
         assert sweep.alive == ()
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
-        assert [orphan.pid for orphan in find_orphan_processes("another", {"j1": DEAD})] == [theirs.pid]
-        reaped.join()
+        assert [orphan.pid for orphan in find_orphan_processes("another", {"j1": DEAD})] == [
+            other_process.pid
+        ]
+        reaper.join()
     finally:
-        theirs.kill()
-        theirs.wait()
+        other_process.kill()
+        other_process.wait()
 
 
 def test_a_process_of_an_ended_job_is_left_alone() -> None:
-    """A plugin may have started it on purpose; the job of a fork server is unknown."""
+    """A plugin may have started the process on purpose; the job of a fork server is unknown."""
     running, ended, server = an_orphan("one", "j1"), an_orphan("one", "j2"), an_orphan("one", None)
     try:
-        found = {orphan.pid for orphan in find_orphan_processes("one", {"j1": DEAD})}
-        assert found == {running.pid, server.pid}
+        pids = {orphan.pid for orphan in find_orphan_processes("one", {"j1": DEAD})}
+        assert pids == {running.pid, server.pid}
     finally:
         for process in (running, ended, server):
             process.kill()
@@ -166,11 +168,11 @@ def test_a_process_of_an_ended_job_is_left_alone() -> None:
 
 
 def test_a_process_started_by_an_earlier_version_is_found() -> None:
-    """It named no owner to its processes, and recorded one without the start time."""
+    """An earlier version passed no owner to its processes, and recorded one without the start time."""
     cold, warm = an_orphan("one", "j1", owner=None), an_orphan("one", None, owner=None)
     try:
-        found = {orphan.pid for orphan in find_orphan_processes("one", {"j1": "host:999999999"})}
-        assert found == {cold.pid, warm.pid}
+        pids = {orphan.pid for orphan in find_orphan_processes("one", {"j1": "host:999999999"})}
+        assert pids == {cold.pid, warm.pid}
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
     finally:
         for process in (cold, warm):
@@ -179,7 +181,7 @@ def test_a_process_started_by_an_earlier_version_is_found() -> None:
 
 
 def test_a_process_started_by_another_daemon_is_left_alone() -> None:
-    """A copied store has the same id and jobs; a process of the copy is not an owner here."""
+    """A copied store has the same id and jobs; the owner of the copy's process is unknown here."""
     other, unknown = an_orphan("one", owner="host:999999998:1"), an_orphan("one", None, owner="host:1:1")
     try:
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
@@ -191,7 +193,7 @@ def test_a_process_started_by_another_daemon_is_left_alone() -> None:
 
 
 def test_a_process_started_by_a_living_daemon_is_left_alone() -> None:
-    """Its daemon still works, on the original of this store."""
+    """The daemon still works on the original of this store."""
     alive = make_identity("host")
     cold, warm = an_orphan("one", owner=alive), an_orphan("one", None, owner=alive)
     try:
@@ -203,31 +205,31 @@ def test_a_process_started_by_a_living_daemon_is_left_alone() -> None:
 
 
 def test_a_process_that_has_ended_is_dead_before_it_is_reaped() -> None:
-    """What supervises a daemon may take its time to ask for its exit status."""
+    """The parent of a daemon may read its exit status late."""
     identity = "from ductile.runner.orphans import make_identity; print(make_identity('a:b'), flush=True)"
     wait = "; import sys; sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", identity + wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        found = process.stdout.readline().strip()
-        assert not has_ended(found)
-        assert has_ended(f"{found}0"), "another process has its number now"
+        daemon_identity = process.stdout.readline().strip()
+        assert not has_ended(daemon_identity)
+        assert has_ended(f"{daemon_identity}0"), "another process has its number now"
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert has_ended(found)
+        assert has_ended(daemon_identity)
     assert has_ended("not an identity")
     assert has_ended("")
 
 
 def test_processes_of_our_session_are_left_alone() -> None:
-    """To end it could end the daemon; no plugin runs there."""
-    beside = an_orphan("one", new_session=False)
+    """Killing the session could kill the daemon; no plugin runs in it."""
+    process = an_orphan("one", new_session=False)
     try:
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
     finally:
-        beside.kill()
-        beside.wait()
+        process.kill()
+        process.wait()
 
 
 STARTED_BY_A_JOB = """\
@@ -241,7 +243,9 @@ else:
 
 
 def test_a_daemon_that_a_job_has_started_does_not_end_its_own_ancestors(tmp_path: Path) -> None:
-    """Neither the plugin's process above it nor itself, though both carry the job's variables."""
+    """Neither the process of the plugin nor the daemon is killed, although both have the variables of the
+    job.
+    """
     script = tmp_path / "restart.py"
     script.write_text(STARTED_BY_A_JOB)
     environment = {**os.environ, "DUCTILE_STORE_ID": "one", "DUCTILE_DAEMON": DEAD, "DUCTILE_JOB_ID": "j1"}
@@ -257,28 +261,28 @@ def test_a_daemon_that_a_job_has_started_does_not_end_its_own_ancestors(tmp_path
 
 
 async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) -> None:
-    """At every start, also one after an orderly stop."""
-    async with an_engine(tmp_path, ECHO) as bench:
-        bench.store.full.add("claim")
-        store_id = bench.store.real.store_id
-        (job_id,) = await running_jobs(bench, 1)
-        lost, kept = an_orphan(store_id, job_id), an_orphan(store_id, "ended-long-ago")
-        reaped = threading.Thread(target=lost.wait)
-        reaped.start()
+    """This holds for every start, also after an orderly stop."""
+    async with an_engine(tmp_path, ECHO) as harness:
+        harness.store.full.add("claim")
+        store_id = harness.store.real.store_id
+        (job_id,) = await running_jobs(harness, 1)
+        orphan_process, survivor = an_orphan(store_id, job_id), an_orphan(store_id, "ended-long-ago")
+        reaper = threading.Thread(target=orphan_process.wait)
+        reaper.start()
         try:
-            await bench.start_and_wait()
-            killed = [each for each in bench.emitted if each.signal is Signal.ORPHAN_ENDED]
-            assert [(each.job_id, each.data["pid"]) for each in killed] == [(job_id, lost.pid)]
-            assert kept.poll() is None
+            await harness.start_and_wait()
+            killed = [event for event in harness.emitted if event.signal is Signal.ORPHAN_ENDED]
+            assert [(event.job_id, event.data["pid"]) for event in killed] == [(job_id, orphan_process.pid)]
+            assert survivor.poll() is None
         finally:
-            kept.kill()
-            kept.wait()
-            reaped.join()
+            survivor.kill()
+            survivor.wait()
+            reaper.join()
 
 
 async def test_a_process_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    """After the timeout it is reported as alive."""
-    with something_that_does_not_end("stubborn", tmp_path) as pid:
+    """After the timeout the process is reported as alive."""
+    with an_unkillable_process("stubborn", tmp_path) as pid:
         async with asyncio.timeout(60):
             sweep = await kill_orphan_processes("stubborn", {"j1": DEAD}, timeout_seconds=0.1, proc=tmp_path)
         assert sweep == CleanupResult(ended=(), alive=(OrphanProcess(pid=pid, job_id="j1"),))
@@ -292,13 +296,15 @@ async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
     monkeypatch.setattr(
         recovery, "kill_orphan_processes", partial(kill_orphan_processes, proc=tmp_path / "proc")
     )
-    async with an_engine(tmp_path, ECHO) as bench:
-        (job_id,) = await running_jobs(bench, 1)
-        with something_that_does_not_end(bench.store.real.store_id, tmp_path / "proc", job_id) as pid:
-            bench.start()
-            with pytest.raises(ConflictError) as refused:
-                await bench.wait_until_stopped()
-        assert [each.data["pid"] for each in bench.emitted if each.signal is Signal.ORPHAN_ALIVE] == [pid]
-        assert refused.value.details == {"pids": [pid]}
-        assert str(pid) in refused.value.message
-        assert (await bench.job(job_id)).status is JobStatus.RUNNING
+    async with an_engine(tmp_path, ECHO) as harness:
+        (job_id,) = await running_jobs(harness, 1)
+        with an_unkillable_process(harness.store.real.store_id, tmp_path / "proc", job_id) as pid:
+            harness.start()
+            with pytest.raises(ConflictError) as excinfo:
+                await harness.wait_until_stopped()
+        assert [event.data["pid"] for event in harness.emitted if event.signal is Signal.ORPHAN_ALIVE] == [
+            pid
+        ]
+        assert excinfo.value.details == {"pids": [pid]}
+        assert str(pid) in excinfo.value.message
+        assert (await harness.job(job_id)).status is JobStatus.RUNNING

@@ -1,4 +1,4 @@
-"""Work that is due at an instant: nothing that was announced is forgotten."""
+"""The timer loop runs work when it is due and loses no notification."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ductile.engine.clock import TimerLoop
 
 
 async def test_a_wake_during_a_pass_causes_another_pass() -> None:
-    """A retry or a deadline written while the loop reads, and not seen by it, is not lost."""
+    """A retry or deadline that is written during the pass is not lost."""
     clock = SimulatedClock()
     first, later = clock.now() + timedelta(seconds=1), clock.now() + timedelta(seconds=5)
-    answers: list[datetime | None] = [first, None, later, None]
-    looked: list[datetime] = []
+    due_times: list[datetime | None] = [first, None, later, None]
+    looked_at: list[datetime] = []
     enough = asyncio.Event()
 
     async def look() -> datetime | None:
-        looked.append(clock.now())
-        answer = answers.pop(0)
-        if len(looked) == 2:
+        looked_at.append(clock.now())
+        due_at = due_times.pop(0)
+        if len(looked_at) == 2:
             # Committed after the work has read the store, and published before the work returns.
-            due.notify_due_at(later)
-        if len(looked) == 3:
+            timer.notify_due_at(later)
+        if len(looked_at) == 3:
             enough.set()
-        return answer
+        return due_at
 
-    due = TimerLoop(clock, look)
-    running = asyncio.create_task(due.run())
+    timer = TimerLoop(clock, look)
+    running = asyncio.create_task(timer.run())
     await clock.rest()
     await clock.advance(seconds=1)
     async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Callers who wait, when the daemon is about to go."""
+"""Callers that wait for a job while the daemon stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ductile.engine.waiters import POLL_INTERVAL, Waiters
 
 
 async def test_a_caller_that_comes_after_the_stop_does_not_wait() -> None:
-    """A job that is accepted in the last moment: its caller is answered with the id, and not left hanging."""
+    """The caller of a job that is accepted at the last moment is answered with the id."""
     waiters = Waiters()
     with waiters.waiting_for("early") as early:
         waiters.close()
@@ -23,7 +23,7 @@ async def test_a_caller_that_comes_after_the_stop_does_not_wait() -> None:
 
 
 async def test_the_poll_outlives_a_store_that_cannot_be_read_now(tmp_path: Path) -> None:
-    """It only stands behind the notifier, so its error must not stop the daemon."""
+    """The poll only supplements the notifier, so its error must not stop the daemon."""
     clock, waiters = SimulatedClock(), Waiters()
     store = open_sqlite(tmp_path / "state.db", clock=clock, rng=some_rng(1))
     await store.close()

@@ -15,46 +15,48 @@ from ductile.telemetry.signals import Signal
 
 
 async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
-    """`if_running: cancel` ends it in the transaction of the new one; it is published like any end."""
-    async with an_engine(tmp_path, "  echo: {schedule: {every: 1h, if_running: cancel}}\n") as bench:
-        bench.store.full.add("claim")
-        await bench.start_and_wait()
-        await bench.until(Signal.SCHEDULE_FIRED)
-        (entry,) = await bench.store.real.list_schedules()
+    """`if_running: cancel` ends the run in the transaction of the new one; the end is published like any
+    other.
+    """
+    async with an_engine(tmp_path, "  echo: {schedule: {every: 1h, if_running: cancel}}\n") as harness:
+        harness.store.full.add("claim")
+        await harness.start_and_wait()
+        await harness.until(Signal.SCHEDULE_FIRED)
+        (entry,) = await harness.store.real.list_schedules()
         assert entry.last_job_id is not None
-        with bench.engine.waiters.waiting_for(entry.last_job_id) as ended:
-            await bench.engine.scheduler.run_now("echo", "default")
+        with harness.engine.waiters.waiting_for(entry.last_job_id) as ended:
+            await harness.engine.scheduler.run_now("echo", "default")
             async with asyncio.timeout(60):
                 await ended
-        job = await bench.job(entry.last_job_id)
+        job = await harness.job(entry.last_job_id)
         assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
-        assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
+        assert (await harness.until(Signal.JOB_DEAD)).job_id == job.id
 
 
 async def test_a_waiting_caller_resumes_at_an_end_on_request(tmp_path: Path) -> None:
-    """A job that never ran: cancelled, or purged with the queue."""
-    async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        bench.store.full.add("claim")
-        await bench.start_and_wait()
+    """The job never ran: it was cancelled, or purged with the queue."""
+    async with an_engine(tmp_path, "  echo: {}\n") as harness:
+        harness.store.full.add("claim")
+        await harness.start_and_wait()
         for operation in ("job.cancel", "queue.purge"):
-            job_id = await bench.submit()
-            with bench.engine.waiters.waiting_for(job_id) as ended:
+            job_id = await harness.submit()
+            with harness.engine.waiters.waiting_for(job_id) as ended:
                 values: JsonObject = {"job_id": job_id} if operation == "job.cancel" else {"all": True}
-                await OPERATIONS[operation].run(bench.context, values)
+                await OPERATIONS[operation].run(harness.context, values)
                 assert ended.done()
 
 
 async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> None:
-    """It is registered before the job is looked at, so no end is missed; then nothing but the end answers."""
-    async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        bench.store.full.add("claim")
-        await bench.start_and_wait()
-        job_id = await bench.submit()
-        waiting = asyncio.create_task(wait_for_job(bench.context, WaitForJob(job_id=job_id)))
-        while not bench.engine.status().waiting_callers:
-            await bench.job(job_id)  # a question to the store, and the other has got further
+    """The caller is registered before the job is read, so no end is missed; only the end answers."""
+    async with an_engine(tmp_path, "  echo: {}\n") as harness:
+        harness.store.full.add("claim")
+        await harness.start_and_wait()
+        job_id = await harness.submit()
+        waiting = asyncio.create_task(wait_for_job(harness.context, WaitForJob(job_id=job_id)))
+        while not harness.engine.status().waiting_callers:
+            await harness.job(job_id)  # the read gives the waiting task time to continue
         assert not waiting.done()
-        await cancel_job(bench.context, ChangeJob(job_id=job_id))
+        await cancel_job(harness.context, ChangeJob(job_id=job_id))
         async with asyncio.timeout(60):
             assert (await waiting).status is JobStatus.DEAD
-        assert bench.engine.status().waiting_callers == 0
+        assert harness.engine.status().waiting_callers == 0

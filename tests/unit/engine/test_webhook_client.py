@@ -1,4 +1,4 @@
-"""Sending one state webhook: allowed addresses, and the description of errors."""
+"""The client sends one state webhook to an allowed address and describes errors."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.engine.state_webhooks.client import HttpWebhookClient, WebhookRequest
 from ductile.struct import replace
 
-HERE = ("127.0.0.1",)
+LOOPBACK = ("127.0.0.1",)
 
 
 class ChangingResolver(AbstractResolver):
-    """Answers with the next address each time, and with the last one for ever."""
+    """A resolver that returns the next address each time, and the last one repeatedly."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = list(addresses)
-        self.asked = 0
+        self.lookups = 0
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        address = self.addresses[min(self.asked, len(self.addresses) - 1)]
-        self.asked += 1
+        address = self.addresses[min(self.lookups, len(self.addresses) - 1)]
+        self.lookups += 1
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         return [ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=0)]
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """There is nothing to close."""
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[HttpWebhookClient]:
-    made = HttpWebhookClient()
-    yield made
-    await made.close()
+    webhook_client = HttpWebhookClient()
+    yield webhook_client
+    await webhook_client.close()
 
 
 def a_request(url: str, **fields: Any) -> WebhookRequest:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "body": b"{}",
         "headers": {"Content-Type": "application/json", "X-Mine": "yes"},
         "timeout": timedelta(seconds=20),
-        "allow": HERE,
+        "allow": LOOPBACK,
     }
-    return WebhookRequest(url=url, **(given | fields))
+    return WebhookRequest(url=url, **(defaults | fields))
 
 
 async def test_it_arrives_as_it_was_written(client: HttpWebhookClient) -> None:
@@ -66,14 +66,14 @@ async def test_it_arrives_as_it_was_written(client: HttpWebhookClient) -> None:
 
 @pytest.mark.parametrize("status", [300, 302, 400, 404, 410, 429, 500, 503])
 async def test_everything_but_2xx_is_a_failure(client: HttpWebhookClient, status: int) -> None:
-    """Retry on non-2xx."""
+    """A status that is not 2xx is retried."""
     with a_receiver(lambda *_: Reply(status=status)) as receiver:
         attempt = await client.post(a_request(receiver.url()), START)
     assert (attempt.delivered, attempt.http_status) == (False, status)
 
 
 async def test_no_redirect_is_followed(client: HttpWebhookClient) -> None:
-    """A redirect could lead anywhere."""
+    """A redirect could lead to any address."""
     with a_receiver() as other, a_receiver() as receiver:
         receiver.decide = lambda *_: Reply(status=307, headers={"Location": other.url()})
         attempt = await client.post(a_request(receiver.url()), START)
@@ -87,16 +87,16 @@ async def test_retry_after_is_read(client: HttpWebhookClient) -> None:
     assert attempt.retry_after == timedelta(seconds=17)
 
 
-async def test_a_name_that_leads_home_is_refused_when_it_is_connected_to() -> None:
-    """The check is on the resolved address, at connect time; another answer does not get past."""
-    # The first answer is a public address of a network that this test has no way to.
+async def test_a_name_that_resolves_to_loopback_is_refused_when_connecting() -> None:
+    """The resolved address is checked at connect time; another DNS answer does not bypass the check."""
+    # The first address is public and cannot be reached from this test.
     resolver = ChangingResolver("2606:4700::dead:1", "127.0.0.1")
     client = HttpWebhookClient(resolver)
     with a_receiver() as receiver:
         request = a_request(f"http://rebind.example:{receiver.port}/canary", allow=())
-        # Nothing need answer at the first address, so it is not waited for.
+        # The first address need not respond, so the attempt is short.
         attempt = await client.post(replace(request, timeout=timedelta(milliseconds=200)), START)
-        while resolver.asked < 2:  # the library may keep the first answer for a while
+        while resolver.lookups < 2:  # the library may cache the first address
             await client.close()
             client = HttpWebhookClient(resolver)
             attempt = await client.post(request, START)
@@ -106,8 +106,8 @@ async def test_a_name_that_leads_home_is_refused_when_it_is_connected_to() -> No
     assert "canary" not in (attempt.error or "")
 
 
-async def test_a_listed_name_may_lead_home() -> None:
-    """Private targets are refused unless listed."""
+async def test_a_listed_name_may_resolve_to_loopback() -> None:
+    """Private addresses are refused unless the host is listed."""
     client = HttpWebhookClient(ChangingResolver("127.0.0.1"))
     with a_receiver() as receiver:
         url = f"http://receiver.lan:{receiver.port}/"
@@ -120,8 +120,8 @@ async def test_a_listed_name_may_lead_home() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "127.1"])
-async def test_no_way_to_write_it_leads_home(client: HttpWebhookClient, host: str) -> None:
-    """With an empty list loopback is refused, however it is written."""
+async def test_no_notation_of_loopback_is_accepted(client: HttpWebhookClient, host: str) -> None:
+    """With an empty list loopback is refused, however the address is written."""
     with a_receiver() as receiver:
         attempt = await client.post(a_request(f"http://{host}:{receiver.port}/", allow=()), START)
         assert receiver.requests == []
@@ -130,7 +130,7 @@ async def test_no_way_to_write_it_leads_home(client: HttpWebhookClient, host: st
 
 
 async def test_a_connection_from_before_does_not_get_past_a_changed_list(client: HttpWebhookClient) -> None:
-    """A kept connection was opened under the old rules; the new ones count."""
+    """A kept connection was opened under the old list; the new list counts."""
     with a_receiver() as receiver:
         assert (await client.post(a_request(receiver.url()), START)).delivered
         assert not (await client.post(a_request(receiver.url(), allow=()), START)).delivered
@@ -146,7 +146,7 @@ async def test_a_receiver_that_does_not_answer_times_out(client: HttpWebhookClie
 
 
 async def test_an_unreachable_receiver_is_reported_without_the_url(client: HttpWebhookClient) -> None:
-    """URLs may hold secrets."""
+    """URLs may contain secrets."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -159,7 +159,7 @@ async def test_an_unreachable_receiver_is_reported_without_the_url(client: HttpW
 async def test_a_proxy_of_the_environment_is_not_used(
     client: HttpWebhookClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy would connect for us to whomever it likes."""
+    """A proxy could connect to an address that is not allowed."""
     with a_receiver() as proxy, a_receiver() as receiver:
         monkeypatch.setenv("http_proxy", proxy.url("/"))
         assert (await client.post(a_request(receiver.url()), START)).delivered

@@ -39,25 +39,25 @@ _SETTINGS = "allow: [127.0.0.1], timeout: 20s, backoff_base: 1s"
 
 
 @dataclass(slots=True)
-class Bench:
+class SenderUnderTest:
     store: Store
     clock: SimulatedClock
     emitted: list[SignalEvent] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def note(self, event: SignalEvent) -> None:
+    def record(self, event: SignalEvent) -> None:
         self.emitted.append(event)
         self.changed.set()
 
     async def until(self, signal: Signal, count: int = 1) -> list[SignalEvent]:
         async with asyncio.timeout(60):
-            while len(found := [each for each in self.emitted if each.signal is signal]) < count:
+            while len(events := [event for event in self.emitted if event.signal is signal]) < count:
                 self.changed.clear()
                 await self.changed.wait()
-        return found
+        return events
 
     async def submit(self, receiver: Receiver, path: str = "/hook?canary=1") -> str:
-        """Submit a job with a state webhook to this receiver."""
+        """Submit a job with a state webhook to this receiver, and return its id."""
         return await accept(self.store, a_new_job(callback=StateSubscription(url=receiver.url(path))))
 
 
@@ -67,50 +67,50 @@ def a_snapshot(directory: Path, settings: str, more: str = "") -> Snapshot:
 
 
 @asynccontextmanager
-async def sending(
+async def running_sender(
     directory: Path,
     settings: str = _SETTINGS,
     more: str = "",
     *,
     clock: SimulatedClock | None = None,
     snapshot: Callable[[], Snapshot] | None = None,
-) -> AsyncIterator[tuple[Bench, WebhookSender]]:
-    """The sender at work. Its clock stands still unless the test moves it."""
-    configured = a_snapshot(directory, settings, more)
-    used = clock or SimulatedClock()
-    store = open_sqlite(directory / "state.db", clock=used, rng=Random(1))
-    bench = Bench(store, used)
+) -> AsyncIterator[tuple[SenderUnderTest, WebhookSender]]:
+    """Run the sender with a clock that only the test advances."""
+    default_snapshot = a_snapshot(directory, settings, more)
+    sender_clock = clock or SimulatedClock()
+    store = open_sqlite(directory / "state.db", clock=sender_clock, rng=Random(1))
+    harness = SenderUnderTest(store, sender_clock)
     signals = SignalBus()
-    signals.subscribe(bench.note)
-    deliveries = WebhookSender(
-        store, HttpWebhookClient(), used, snapshot or (lambda: configured), signals, Random(1)
+    signals.subscribe(harness.record)
+    sender = WebhookSender(
+        store, HttpWebhookClient(), sender_clock, snapshot or (lambda: default_snapshot), signals, Random(1)
     )
-    service = asyncio.create_task(deliveries.run())
+    service = asyncio.create_task(sender.run())
     try:
-        yield bench, deliveries
+        yield harness, sender
     finally:
-        await deliveries.stop(0)
+        await sender.stop(0)
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
         await store.close()
 
 
-def answering(*statuses: int, **headers: str) -> Callable[[ReceivedRequest, int], Reply]:
-    """These statuses one after the other, and the last one for ever."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return lambda _, before: Reply(status=statuses[min(before, len(statuses) - 1)], headers=named)
+def respond_with(*statuses: int, **headers: str) -> Callable[[ReceivedRequest, int], Reply]:
+    """Return a function that responds with these statuses in order, and repeats the last one."""
+    reply_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda _, before: Reply(status=statuses[min(before, len(statuses) - 1)], headers=reply_headers)
 
 
 async def test_a_transition_is_sent_without_polling(tmp_path: Path) -> None:
-    """A POST on every transition; the commit wakes the sender, no clock does."""
+    """Every transition is sent; the commit wakes the sender, not the clock."""
     with a_receiver() as receiver:
-        async with sending(tmp_path) as (bench, _):
-            await bench.clock.rest()
-            job_id = await bench.submit(receiver)
-            job = await claim_one(bench.store)
-            await bench.store.mark_working(job.id, job.execution)
-            await settle(bench.store, job, ok(result="hi"))
-            await bench.until(Signal.DELIVERY_DELIVERED, 4)
+        async with running_sender(tmp_path) as (harness, _):
+            await harness.clock.rest()
+            job_id = await harness.submit(receiver)
+            job = await claim_one(harness.store)
+            await harness.store.mark_working(job.id, job.execution)
+            await settle(harness.store, job, ok(result="hi"))
+            await harness.until(Signal.DELIVERY_DELIVERED, 4)
         bodies = [request.body for request in receiver.requests]
     assert [body["state"] for body in bodies] == ["queued", "loading", "working", "done"]
     assert [body["previous_state"] for body in bodies] == [None, "queued", "loading", "working"]
@@ -120,18 +120,18 @@ async def test_a_transition_is_sent_without_polling(tmp_path: Path) -> None:
 
 
 async def test_it_is_signed_twice(tmp_path: Path) -> None:
-    """`X-Foreman-Signature`, and Standard Webhooks for those who have a library."""
+    """The headers are `X-Foreman-Signature` and those of Standard Webhooks."""
     more = "tokens: [{name: hooks, key: a-shared-secret}]\n"
     with a_receiver() as receiver:
         snapshot = a_snapshot(tmp_path, f"{_SETTINGS}, secret_ref: hooks", more)
         store = open_sqlite(tmp_path / "state.db", clock=SystemClock().now, rng=Random(1))
-        deliveries = WebhookSender(
+        sender = WebhookSender(
             store, HttpWebhookClient(), SystemClock(), lambda: snapshot, SignalBus(), Random(1)
         )
-        service = asyncio.create_task(deliveries.run())
+        service = asyncio.create_task(sender.run())
         await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         (request,) = await asyncio.to_thread(receiver.wait_for, bool)
-        await deliveries.stop()
+        await sender.stop()
         await service
         ((delivery,), _) = (await store.list_deliveries(limit=9)).rows, None
         await store.close()
@@ -144,9 +144,9 @@ async def test_the_header_has_the_name_that_is_configured(tmp_path: Path) -> Non
     more = "tokens: [{name: hooks, key: s}]\n"
     settings = f"{_SETTINGS}, secret_ref: hooks, signature_header: X-Mine"
     with a_receiver() as receiver:
-        async with sending(tmp_path, settings, more) as (bench, _):
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+        async with running_sender(tmp_path, settings, more) as (harness, _):
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_DELIVERED)
         (request,) = receiver.requests
     assert request.headers["x-mine"].startswith("sha256=")
     assert "x-foreman-signature" not in request.headers
@@ -154,135 +154,137 @@ async def test_the_header_has_the_name_that_is_configured(tmp_path: Path) -> Non
 
 async def test_without_a_secret_nothing_is_signed(tmp_path: Path) -> None:
     with a_receiver() as receiver:
-        async with sending(tmp_path) as (bench, _):
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+        async with running_sender(tmp_path) as (harness, _):
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_DELIVERED)
         (request,) = receiver.requests
     assert not {name for name in request.headers if "signature" in name}
     assert request.headers["webhook-id"]
 
 
 async def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path) -> None:
-    """A slow receiver never delays another, however much waits for it."""
+    """A slow receiver delays no other, however many deliveries wait for it."""
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as slow, a_receiver() as quick:
-        async with sending(tmp_path) as (bench, _):
+        async with running_sender(tmp_path) as (harness, _):
             for _ in range(3 * MAX_PER_RECEIVER):
-                await bench.submit(slow)
+                await harness.submit(slow)
             await asyncio.to_thread(slow.wait_for, bool)
             for _ in range(2 * MAX_PER_RECEIVER):
-                await bench.submit(quick)
-            await bench.until(Signal.DELIVERY_DELIVERED, 2 * MAX_PER_RECEIVER)
+                await harness.submit(quick)
+            await harness.until(Signal.DELIVERY_DELIVERED, 2 * MAX_PER_RECEIVER)
             assert (len(slow.requests), len(quick.requests)) == (1, 2 * MAX_PER_RECEIVER)
             release.set()
-            await bench.until(Signal.DELIVERY_DELIVERED, 5 * MAX_PER_RECEIVER)
+            await harness.until(Signal.DELIVERY_DELIVERED, 5 * MAX_PER_RECEIVER)
 
 
 async def test_many_dead_receivers_delay_no_other(tmp_path: Path) -> None:
-    """Those who take the connection and never answer, with much to get, are not felt by others."""
+    """Receivers that accept connections and never respond delay no other."""
     with ExitStack() as dead, a_receiver() as quick:
         silent = [dead.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(70)]
-        async with sending(tmp_path, _SETTINGS.replace("20s", "10m")) as (bench, _):
-            for each in silent:
-                hanging = Receiver(port=each.getsockname()[1])
+        async with running_sender(tmp_path, _SETTINGS.replace("20s", "10m")) as (harness, _):
+            for listener in silent:
+                hanging = Receiver(port=listener.getsockname()[1])
                 for _ in range(MAX_PER_RECEIVER):
-                    await bench.submit(hanging)
-            await bench.submit(quick)
-            await bench.until(Signal.DELIVERY_DELIVERED)
-            assert not [each for each in bench.emitted if each.signal is Signal.DELIVERY_FAILED]
+                    await harness.submit(hanging)
+            await harness.submit(quick)
+            await harness.until(Signal.DELIVERY_DELIVERED)
+            assert not [event for event in harness.emitted if event.signal is Signal.DELIVERY_FAILED]
 
 
 async def test_a_prompt_receiver_gets_concurrent_deliveries(tmp_path: Path) -> None:
-    """One at a time until it is known; then as many as a receiver may have."""
+    """A new receiver gets one delivery at a time; after its first response it gets the maximum."""
     release = threading.Event()
     with a_receiver(lambda _, before: Reply(after=release if before else None)) as receiver:
-        async with sending(tmp_path) as (bench, _):
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+        async with running_sender(tmp_path) as (harness, _):
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_DELIVERED)
             for _ in range(2 * MAX_PER_RECEIVER):
-                await bench.submit(receiver)
-            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 1 + MAX_PER_RECEIVER)
-            await bench.clock.advance(seconds=PROMPT.total_seconds() + 1)
+                await harness.submit(receiver)
+            await asyncio.to_thread(receiver.wait_for, lambda requests: len(requests) == 1 + MAX_PER_RECEIVER)
+            await harness.clock.advance(seconds=PROMPT.total_seconds() + 1)
             release.set()
-            await bench.until(Signal.DELIVERY_DELIVERED, 1 + 2 * MAX_PER_RECEIVER)
+            await harness.until(Signal.DELIVERY_DELIVERED, 1 + 2 * MAX_PER_RECEIVER)
 
 
 async def test_a_slow_receiver_gets_one_delivery_at_a_time(tmp_path: Path) -> None:
-    """What a receiver may take up depends on how long it took the last time."""
+    """The concurrency of a receiver depends on the duration of its last response."""
     gates = [threading.Event() for _ in range(3)]
     with a_receiver(lambda _, before: Reply(after=gates[min(before, 2)])) as receiver:
-        async with sending(tmp_path) as (bench, _):
+        async with running_sender(tmp_path) as (harness, _):
             for _ in range(3 + MAX_PER_RECEIVER):
-                await bench.submit(receiver)
-            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 1)
-            await bench.clock.advance(seconds=PROMPT.total_seconds() + 1)
+                await harness.submit(receiver)
+            await asyncio.to_thread(receiver.wait_for, lambda requests: len(requests) == 1)
+            await harness.clock.advance(seconds=PROMPT.total_seconds() + 1)
             gates[0].set()
-            await bench.until(Signal.DELIVERY_DELIVERED, 1)
-            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 2)
+            await harness.until(Signal.DELIVERY_DELIVERED, 1)
+            await asyncio.to_thread(receiver.wait_for, lambda requests: len(requests) == 2)
             gates[1].set()
-            await bench.until(Signal.DELIVERY_DELIVERED, 2)
-            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 2 + MAX_PER_RECEIVER)
+            await harness.until(Signal.DELIVERY_DELIVERED, 2)
+            await asyncio.to_thread(receiver.wait_for, lambda requests: len(requests) == 2 + MAX_PER_RECEIVER)
             gates[2].set()
-            await bench.until(Signal.DELIVERY_DELIVERED, 3 + MAX_PER_RECEIVER)
+            await harness.until(Signal.DELIVERY_DELIVERED, 3 + MAX_PER_RECEIVER)
 
 
 async def test_a_later_event_does_not_overtake_one_that_is_on_its_way(tmp_path: Path) -> None:
-    """First attempts go out in order for each job; those of other jobs do not wait."""
+    """First attempts of a job are sent in order; those of other jobs do not wait."""
     release = threading.Event()
 
-    def slow_to_the_first(request: ReceivedRequest, _before: int) -> Reply:
+    def delay_first(request: ReceivedRequest, _before: int) -> Reply:
         return Reply(after=release if request.path == "/slow" and request.body["state"] == "queued" else None)
 
-    with a_receiver(slow_to_the_first) as receiver:
-        async with sending(tmp_path) as (bench, _):
-            await bench.submit(receiver, "/known")  # a receiver that has answered gets concurrent deliveries
-            await claim_one(bench.store)
-            await bench.until(Signal.DELIVERY_DELIVERED, 2)
-            await bench.submit(receiver, "/slow")
-            await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 3)
-            await claim_one(bench.store)
-            await bench.submit(receiver, "/other")
-            await bench.until(Signal.DELIVERY_DELIVERED, 3)
-            assert [(each.path, each.body["state"]) for each in receiver.requests[2:]] == [
+    with a_receiver(delay_first) as receiver:
+        async with running_sender(tmp_path) as (harness, _):
+            await harness.submit(
+                receiver, "/known"
+            )  # a receiver that has answered gets concurrent deliveries
+            await claim_one(harness.store)
+            await harness.until(Signal.DELIVERY_DELIVERED, 2)
+            await harness.submit(receiver, "/slow")
+            await asyncio.to_thread(receiver.wait_for, lambda requests: len(requests) == 3)
+            await claim_one(harness.store)
+            await harness.submit(receiver, "/other")
+            await harness.until(Signal.DELIVERY_DELIVERED, 3)
+            assert [(received.path, received.body["state"]) for received in receiver.requests[2:]] == [
                 ("/slow", "queued"),
                 ("/other", "queued"),
             ]
             release.set()
-            await bench.until(Signal.DELIVERY_DELIVERED, 5)
+            await harness.until(Signal.DELIVERY_DELIVERED, 5)
             assert receiver.requests[-1].body["state"] == "loading"
 
 
 async def test_a_retry_holds_back_no_later_event(tmp_path: Path) -> None:
-    """Once its first attempt has failed, what follows goes out."""
+    """After the first attempt has failed, later deliveries are sent."""
 
-    def no_to_queued(request: ReceivedRequest, _before: int) -> Reply:
+    def refuse_queued(request: ReceivedRequest, _before: int) -> Reply:
         return Reply(status=500 if request.body["state"] == "queued" else 200)
 
-    with a_receiver(no_to_queued) as receiver:
-        async with sending(tmp_path) as (bench, _):
-            await bench.submit(receiver)
-            await claim_one(bench.store)
-            await bench.until(Signal.DELIVERY_FAILED)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+    with a_receiver(refuse_queued) as receiver:
+        async with running_sender(tmp_path) as (harness, _):
+            await harness.submit(receiver)
+            await claim_one(harness.store)
+            await harness.until(Signal.DELIVERY_FAILED)
+            await harness.until(Signal.DELIVERY_DELIVERED)
             assert receiver.states() == ["queued", "loading"]
 
 
 async def test_it_waits_longer_each_time_and_then_gives_up(tmp_path: Path) -> None:
-    """Backoff from 1 s, doubling; after `max_attempts` it is dropped and recorded."""
-    with a_receiver(answering(500)) as receiver:
-        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 3") as (bench, _):
-            job_id = await bench.submit(receiver)
+    """The delay begins with 1 s and doubles; after `max_attempts` the delivery is dropped and recorded."""
+    with a_receiver(respond_with(500)) as receiver:
+        async with running_sender(tmp_path, f"{_SETTINGS}, max_attempts: 3") as (harness, _):
+            job_id = await harness.submit(receiver)
             waits = []
             for attempt in (1, 2):
-                await bench.until(Signal.DELIVERY_FAILED, attempt)
-                (row,) = (await bench.store.list_deliveries(limit=9)).rows
+                await harness.until(Signal.DELIVERY_FAILED, attempt)
+                (row,) = (await harness.store.list_deliveries(limit=9)).rows
                 assert row.next_attempt_at is not None
-                wait = row.next_attempt_at - bench.clock.now()
+                wait = row.next_attempt_at - harness.clock.now()
                 waits.append(wait)
-                await bench.clock.advance(seconds=wait.total_seconds())
-            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
-            (row,) = (await bench.store.list_deliveries(limit=9)).rows
-            entry = (await whole_ledger(bench.store))[-1]
+                await harness.clock.advance(seconds=wait.total_seconds())
+            (dropped,) = await harness.until(Signal.DELIVERY_DROPPED)
+            (row,) = (await harness.store.list_deliveries(limit=9)).rows
+            entry = (await whole_ledger(harness.store))[-1]
     assert timedelta(seconds=1) <= waits[0] <= timedelta(seconds=2) <= waits[1] <= timedelta(seconds=3)
     assert len(receiver.requests) == 3
     assert len({request.raw for request in receiver.requests}) == 1
@@ -292,107 +294,107 @@ async def test_it_waits_longer_each_time_and_then_gives_up(tmp_path: Path) -> No
 
 
 async def test_a_receiver_that_asks_for_time_gets_it(tmp_path: Path) -> None:
-    """`Retry-After` is obeyed."""
-    with a_receiver(answering(429, 204, Retry_After="600")) as receiver:
-        async with sending(tmp_path) as (bench, _):
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_FAILED)
-            await bench.clock.advance(seconds=599)
+    """The sender respects `Retry-After`."""
+    with a_receiver(respond_with(429, 204, Retry_After="600")) as receiver:
+        async with running_sender(tmp_path) as (harness, _):
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_FAILED)
+            await harness.clock.advance(seconds=599)
             assert len(receiver.requests) == 1
-            await bench.clock.advance(seconds=1)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+            await harness.clock.advance(seconds=1)
+            await harness.until(Signal.DELIVERY_DELIVERED)
 
 
 async def test_urls_are_in_no_signal_and_no_ledger(tmp_path: Path) -> None:
-    """URLs may hold secrets; the host is enough to identify the receiver."""
-    with a_receiver(answering(500, 500, 204)) as receiver:
-        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 2") as (bench, _):
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_FAILED)
-            await bench.clock.advance(seconds=3)
-            await bench.until(Signal.DELIVERY_DROPPED)
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_DELIVERED)
-            shown = repr(bench.emitted) + repr(await whole_ledger(bench.store))
-    assert "canary" not in shown
-    assert f"http://127.0.0.1:{receiver.port}" in shown
+    """URLs may contain secrets; the host identifies the receiver."""
+    with a_receiver(respond_with(500, 500, 204)) as receiver:
+        async with running_sender(tmp_path, f"{_SETTINGS}, max_attempts: 2") as (harness, _):
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_FAILED)
+            await harness.clock.advance(seconds=3)
+            await harness.until(Signal.DELIVERY_DROPPED)
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_DELIVERED)
+            output = repr(harness.emitted) + repr(await whole_ledger(harness.store))
+    assert "canary" not in output
+    assert f"http://127.0.0.1:{receiver.port}" in output
 
 
 async def test_a_delivery_in_flight_at_the_stop_may_finish(tmp_path: Path) -> None:
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as receiver:
-        async with sending(tmp_path) as (bench, deliveries):
-            await bench.submit(receiver)
+        async with running_sender(tmp_path) as (harness, sender):
+            await harness.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, bool)
-            stopping = asyncio.create_task(deliveries.stop(30))
+            stopping = asyncio.create_task(sender.stop(30))
             await asyncio.sleep(0)
             release.set()
             await stopping
-            (row,) = (await bench.store.list_deliveries(limit=9)).rows
+            (row,) = (await harness.store.list_deliveries(limit=9)).rows
     assert row.status is DeliveryStatus.DELIVERED
 
 
 async def test_an_unfinished_delivery_is_sent_by_the_next_daemon_at_once(tmp_path: Path) -> None:
-    """At least once, across restarts."""
+    """A delivery is sent at least once, across restarts."""
     release = threading.Event()
     clock = SimulatedClock()
     with a_receiver(lambda _, before: Reply(after=release if before == 0 else None)) as receiver:
-        async with sending(tmp_path, clock=clock) as (bench, deliveries):
-            await bench.submit(receiver)
+        async with running_sender(tmp_path, clock=clock) as (harness, sender):
+            await harness.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, bool)
-            await deliveries.stop(0)
-        async with sending(tmp_path, clock=clock) as (bench, _):
-            await bench.until(Signal.DELIVERY_DELIVERED)
+            await sender.stop(0)
+        async with running_sender(tmp_path, clock=clock) as (harness, _):
+            await harness.until(Signal.DELIVERY_DELIVERED)
         release.set()
         first, second = receiver.requests
     assert (first.raw, first.headers["webhook-id"]) == (second.raw, second.headers["webhook-id"])
 
 
-class SlowToTake:
-    """A real store that hands out taken deliveries when the test says so."""
+class SlowStore:
+    """A real store that returns claimed deliveries when the test allows it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.taken = asyncio.Event()
-        self.go_on = asyncio.Event()
+        self.claimed = asyncio.Event()
+        self.released = asyncio.Event()
 
     def __getattr__(self, verb: str) -> Any:
         return getattr(self._store, verb)
 
-    async def claim_deliveries(self, *given: Any, **named: Any) -> Any:
-        found = await self._store.claim_deliveries(*given, **named)
-        if found.deliveries:
-            self.taken.set()
-            await self.go_on.wait()
-        return found
+    async def claim_deliveries(self, *args: Any, **kwargs: Any) -> Any:
+        claims = await self._store.claim_deliveries(*args, **kwargs)
+        if claims.deliveries:
+            self.claimed.set()
+            await self.released.wait()
+        return claims
 
 
 async def test_a_delivery_claimed_at_the_stop_is_due_at_once(tmp_path: Path) -> None:
-    """It was never sent, so it is due at once."""
+    """The delivery was not sent, so it is due at once."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
     store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
-    slow = SlowToTake(store)
+    slow = SlowStore(store)
     with a_receiver() as receiver:
         await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
-        deliveries = WebhookSender(
+        sender = WebhookSender(
             cast("Store", slow), HttpWebhookClient(), clock, lambda: snapshot, SignalBus(), Random(1)
         )
-        service = asyncio.create_task(deliveries.run())
-        await slow.taken.wait()
-        stopping = asyncio.create_task(deliveries.stop(0))
-        await asyncio.sleep(0)  # it has begun to stop
-        slow.go_on.set()
+        service = asyncio.create_task(sender.run())
+        await slow.claimed.wait()
+        stopping = asyncio.create_task(sender.stop(0))
+        await asyncio.sleep(0)  # the stop has begun
+        slow.released.set()
         await stopping
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
         await store.close()
         assert receiver.requests == []
-        async with sending(tmp_path, clock=clock) as (bench, _):
-            await bench.until(Signal.DELIVERY_DELIVERED)
+        async with running_sender(tmp_path, clock=clock) as (harness, _):
+            await harness.until(Signal.DELIVERY_DELIVERED)
 
 
 async def test_a_delivery_cut_off_by_a_crash_is_due_again_after_its_lease(tmp_path: Path) -> None:
-    """The attempt was counted before it was made, and has no stored result."""
+    """The attempt is counted before it is made, and has no stored result."""
     clock = SimulatedClock()
     store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
@@ -401,32 +403,32 @@ async def test_a_delivery_cut_off_by_a_crash_is_due_again_after_its_lease(tmp_pa
             DeliveryCapacity(total=1, per_receiver=1), retry_at=START + timedelta(seconds=25)
         )
         await store.close()
-        async with sending(tmp_path, clock=clock) as (bench, _):
-            await bench.clock.advance(seconds=24)
+        async with running_sender(tmp_path, clock=clock) as (harness, _):
+            await harness.clock.advance(seconds=24)
             assert receiver.requests == []
-            await bench.clock.advance(seconds=1)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+            await harness.clock.advance(seconds=1)
+            await harness.until(Signal.DELIVERY_DELIVERED)
 
 
 async def test_a_request_that_cannot_be_made_is_dropped_and_delays_no_other(tmp_path: Path) -> None:
-    """A delivery that cannot be signed fails as one that cannot be sent; others go on."""
+    """A delivery that cannot be signed fails like one that cannot be sent; others continue."""
     more = "tokens: [{name: hooks, key: s}]\n"
     settings = f"{_SETTINGS}, secret_ref: hooks, max_attempts: 1"
-    good = a_snapshot(tmp_path, settings, more)
-    used = [replace(good, state_webhook_secret=Secret("canary\udcff"))]
+    valid_snapshot = a_snapshot(tmp_path, settings, more)
+    snapshots = [replace(valid_snapshot, state_webhook_secret=Secret("canary\udcff"))]
     with a_receiver() as receiver:
-        async with sending(tmp_path, snapshot=lambda: used[-1]) as (bench, _):
-            await bench.submit(receiver)
-            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
-            used.append(good)
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+        async with running_sender(tmp_path, snapshot=lambda: snapshots[-1]) as (harness, _):
+            await harness.submit(receiver)
+            (dropped,) = await harness.until(Signal.DELIVERY_DROPPED)
+            snapshots.append(valid_snapshot)
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_DELIVERED)
     assert dropped.data["error"] == "the request could not be made (UnicodeEncodeError)"
-    assert "canary" not in repr(bench.emitted)
+    assert "canary" not in repr(harness.emitted)
 
 
 async def test_a_delivery_that_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path: Path) -> None:
-    """Bounded by `max_attempts` across crashes: attempts are counted before they are made."""
+    """Attempts are counted before they are made, so `max_attempts` holds across crashes."""
     clock = SimulatedClock()
     store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
@@ -434,9 +436,9 @@ async def test_a_delivery_that_crashed_in_its_last_attempt_is_dropped_and_record
         for _ in range(2):
             await store.claim_deliveries(DeliveryCapacity(total=1, per_receiver=1), retry_at=START)
         await store.close()
-        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 2", clock=clock) as (bench, _):
-            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
-            entry = (await whole_ledger(bench.store))[-1]
+        async with running_sender(tmp_path, f"{_SETTINGS}, max_attempts: 2", clock=clock) as (harness, _):
+            (dropped,) = await harness.until(Signal.DELIVERY_DROPPED)
+            entry = (await whole_ledger(harness.store))[-1]
         assert receiver.requests == []
     assert (entry.kind, entry.job_id) == (LedgerKind.DELIVERY_DROPPED, job_id)
     assert dropped.data["error"] == "the daemon ended before it could store the result of the last attempt"
@@ -444,84 +446,82 @@ async def test_a_delivery_that_crashed_in_its_last_attempt_is_dropped_and_record
 
 async def test_a_delivery_dropped_by_a_lower_limit_keeps_its_error(tmp_path: Path) -> None:
     """A reload may leave a delivery no attempt; its error names that and the earlier error."""
-    used = [a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 4")]
-    with a_receiver(answering(500)) as receiver:
-        async with sending(tmp_path, snapshot=lambda: used[-1]) as (bench, _):
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_FAILED, 1)
-            await bench.clock.advance(seconds=3)
-            (_, failed) = await bench.until(Signal.DELIVERY_FAILED, 2)
-            used.append(a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 1"))
-            await bench.clock.advance(seconds=9)
-            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
-            (row,) = (await bench.store.list_deliveries(limit=9)).rows
+    snapshots = [a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 4")]
+    with a_receiver(respond_with(500)) as receiver:
+        async with running_sender(tmp_path, snapshot=lambda: snapshots[-1]) as (harness, _):
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_FAILED, 1)
+            await harness.clock.advance(seconds=3)
+            (_, failed) = await harness.until(Signal.DELIVERY_FAILED, 2)
+            snapshots.append(a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 1"))
+            await harness.clock.advance(seconds=9)
+            (dropped,) = await harness.until(Signal.DELIVERY_DROPPED)
+            (row,) = (await harness.store.list_deliveries(limit=9)).rows
     assert len(receiver.requests) == 2
-    said = f"{failed.data['error']}; not sent again, because max_attempts is 1"
-    assert (dropped.data["error"], row.last_error, row.last_status) == (said, said, 500)
+    error = f"{failed.data['error']}; not sent again, because max_attempts is 1"
+    assert (dropped.data["error"], row.last_error, row.last_status) == (error, error, 500)
 
 
 async def test_a_stop_in_the_only_attempt_does_not_count(tmp_path: Path) -> None:
-    """At least once, across restarts: what a stop cut off is given back with its attempt."""
+    """An attempt that a stop interrupts is not counted."""
     release = threading.Event()
     clock, settings = SimulatedClock(), f"{_SETTINGS}, max_attempts: 1"
     with a_receiver(lambda _, before: Reply(after=release if before == 0 else None)) as receiver:
-        async with sending(tmp_path, settings, clock=clock) as (bench, deliveries):
-            await bench.submit(receiver)
+        async with running_sender(tmp_path, settings, clock=clock) as (harness, sender):
+            await harness.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, bool)
-            await deliveries.stop(0)
-        async with sending(tmp_path, settings, clock=clock) as (bench, _):
-            (delivered,) = await bench.until(Signal.DELIVERY_DELIVERED)
+            await sender.stop(0)
+        async with running_sender(tmp_path, settings, clock=clock) as (harness, _):
+            (delivered,) = await harness.until(Signal.DELIVERY_DELIVERED)
         release.set()
     assert delivered.data["attempts"] == 1
 
 
 async def test_a_delivery_can_be_sent_again_by_hand(tmp_path: Path) -> None:
-    """Deliveries can be re-sent, with all their attempts."""
-    with a_receiver(answering(500, 500, 204)) as receiver:
-        async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 1") as (bench, _):
-            await bench.submit(receiver)
-            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
-            assert await bench.store.resend(str(dropped.data["delivery"]))
-            await bench.until(Signal.DELIVERY_DROPPED, 2)
-            assert await bench.store.resend(str(dropped.data["delivery"]))
-            await bench.until(Signal.DELIVERY_DELIVERED)
+    """A delivery that is sent again has all its attempts."""
+    with a_receiver(respond_with(500, 500, 204)) as receiver:
+        async with running_sender(tmp_path, f"{_SETTINGS}, max_attempts: 1") as (harness, _):
+            await harness.submit(receiver)
+            (dropped,) = await harness.until(Signal.DELIVERY_DROPPED)
+            assert await harness.store.resend(str(dropped.data["delivery"]))
+            await harness.until(Signal.DELIVERY_DROPPED, 2)
+            assert await harness.store.resend(str(dropped.data["delivery"]))
+            await harness.until(Signal.DELIVERY_DELIVERED)
 
 
 async def test_a_host_that_is_no_longer_allowed_is_not_called(tmp_path: Path) -> None:
-    """The rules of now count, not those of when it was submitted."""
+    """The present rules count, not those at the time of the submission."""
     with a_receiver() as receiver:
-        async with sending(tmp_path, "max_attempts: 1") as (bench, _):
-            await bench.submit(receiver)
-            (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
+        async with running_sender(tmp_path, "max_attempts: 1") as (harness, _):
+            await harness.submit(receiver)
+            (dropped,) = await harness.until(Signal.DELIVERY_DROPPED)
         assert receiver.requests == []
     assert "not a public address" in str(dropped.data["error"])
 
 
 async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> None:
-    """Bodies are frozen at creation; a retry much later sends the same instant."""
-    with a_receiver(answering(500, 204)) as receiver:
-        async with sending(tmp_path) as (bench, _):
-            await bench.submit(receiver)
-            await bench.until(Signal.DELIVERY_FAILED)
-            await bench.clock.advance(seconds=60)
-            await bench.until(Signal.DELIVERY_DELIVERED)
+    """A body is stored when it is created; a later retry sends the same timestamp."""
+    with a_receiver(respond_with(500, 204)) as receiver:
+        async with running_sender(tmp_path) as (harness, _):
+            await harness.submit(receiver)
+            await harness.until(Signal.DELIVERY_FAILED)
+            await harness.clock.advance(seconds=60)
+            await harness.until(Signal.DELIVERY_DELIVERED)
     bodies: list[dict[str, Any]] = [request.body for request in receiver.requests]
     assert bodies[0] == bodies[1]
     assert bodies[0]["timestamp"] == format_timestamp(START)
 
 
 async def test_a_delivery_claimed_too_late_is_left_for_the_next_start(tmp_path: Path) -> None:
-    """A stop while deliveries are being taken starts none of them."""
+    """A stop during the claim sends none of the claimed deliveries."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
     store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
-        deliveries = WebhookSender(
-            store, HttpWebhookClient(), clock, lambda: snapshot, SignalBus(), Random(1)
-        )
-        await Bench(store, clock).submit(receiver)
-        service = asyncio.create_task(deliveries.run())
-        await asyncio.sleep(0)  # it has asked the store, whose answer comes from another thread
-        await deliveries.stop(0)
+        sender = WebhookSender(store, HttpWebhookClient(), clock, lambda: snapshot, SignalBus(), Random(1))
+        await SenderUnderTest(store, clock).submit(receiver)
+        service = asyncio.create_task(sender.run())
+        await asyncio.sleep(0)  # the sender waits for its claim
+        await sender.stop(0)
         async with asyncio.timeout(60):
             await service
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("delivery")]

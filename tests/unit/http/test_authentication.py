@@ -1,4 +1,4 @@
-"""Failed logins are counted within bounds, and tokens are compared whole."""
+"""Failed logins are counted in bounded memory, and tokens are compared whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ductile.http.authentication import (
 
 
 def test_failed_logins_are_forgotten_after_a_while() -> None:
-    """The limiter returns the seconds that are left; then it starts again."""
+    """The limiter returns the remaining seconds, and starts again after them."""
     now = [0.0]
     limiter = UnknownTokenLimiter(lambda: now[0])
     assert [limiter.record("a") for _ in range(MAX_UNKNOWN_TOKENS)] == [None] * MAX_UNKNOWN_TOKENS
@@ -25,7 +25,7 @@ def test_failed_logins_are_forgotten_after_a_while() -> None:
 
 
 def test_the_memory_for_peers_is_bounded() -> None:
-    """Failures from many addresses cost a bounded amount of memory."""
+    """Failures from many addresses use a bounded amount of memory."""
     limiter = UnknownTokenLimiter(lambda: 0.0)
     for number in range(10_000):
         limiter.record(str(number))
@@ -38,8 +38,8 @@ def test_a_token_is_found_by_the_whole_of_it() -> None:
             AccessToken(name=name, digest=digest_of(f"key-{name}".encode()), scopes=("*",)) for name in "abc"
         )
     )
-    found = table.find(b"key-b")
-    assert found is not None
-    assert found.name == "b"
+    token = table.find(b"key-b")
+    assert token is not None
+    assert token.name == "b"
     for wrong in (b"", b"key-", b"key-bb", b"KEY-B", "key-ü".encode()):
         assert table.find(wrong) is None

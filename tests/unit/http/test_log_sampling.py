@@ -1,4 +1,4 @@
-"""Which requests of unknown callers are logged in full, and that all others are counted."""
+"""Some requests of unknown callers are logged in full, and all others are counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW = 0.01
 
 async def test_the_first_of_each_kind_is_logged_and_the_rest_is_counted() -> None:
     reported: list[tuple[Mapping[str, int], str | None]] = []
-    sampler = LogRateLimiter(lambda *counted: reported.append(counted), seconds=NEVER)
+    sampler = LogRateLimiter(lambda *args: reported.append(args), seconds=NEVER)
     logged = [sampler.should_log(kind, f"peer-{number}") for number, kind in enumerate(("401", "404") * 100)]
     assert logged == [True, True] + [False] * 198
     assert reported == []
@@ -31,9 +31,9 @@ async def test_counts_are_reported_until_a_window_is_empty() -> None:
         assert sampler.should_log("401", None)
         sampler.should_log("401", None)
         assert await reported.get() == {"401": 1}
-        while not sampler.should_log("401", None):  # windows with counts in them; an empty one ends it
+        while not sampler.should_log("401", None):  # windows with counts; an empty window ends the loop
             await reported.get()
-            await asyncio.sleep(WINDOW)  # it begins after the next window does, and ends after it
+            await asyncio.sleep(WINDOW)  # the sleep ends after the window
     sampler.close()
 
 

@@ -1,4 +1,4 @@
-"""Streamed responses release what they hold, however they end."""
+"""Streamed responses release their resources, however they end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def receive() -> Any:
 async def send(_message: object) -> None: ...
 
 
-class Held:
+class Resource:
     """A resource of a stream, such as an open file."""
 
     def __init__(self) -> None:
@@ -34,39 +34,41 @@ class Held:
 
 
 async def test_a_stream_is_closed_at_its_end() -> None:
-    held = Held()
-    await send_response(send, receive, Stream(run=held.run, close=held.close))
-    assert held.history == ["sent", "closed"]
+    resource = Resource()
+    await send_response(send, receive, Stream(run=resource.run, close=resource.close))
+    assert resource.history == ["sent", "closed"]
 
 
 async def test_a_stream_is_closed_if_cancelled_before_its_first_byte() -> None:
-    held = Held()
+    resource = Resource()
     answering = asyncio.create_task(
-        send_response(send, receive, Stream(run=held.never_send, close=held.close))
+        send_response(send, receive, Stream(run=resource.never_send, close=resource.close))
     )
     await asyncio.sleep(0)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await answering
-    assert held.history == ["closed"]
+    assert resource.history == ["closed"]
 
 
 async def test_a_stream_is_closed_if_cancelled_twice() -> None:
-    """The second time while the sender is being cancelled."""
-    held, ending = Held(), asyncio.Event()
+    """The second cancel comes while the first one is handled."""
+    resource, ending = Resource(), asyncio.Event()
 
-    async def reluctant(_send: object) -> None:
+    async def ignore_cancel(_send: object) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             ending.set()
             await asyncio.Event().wait()
 
-    answering = asyncio.create_task(send_response(send, receive, Stream(run=reluctant, close=held.close)))
+    answering = asyncio.create_task(
+        send_response(send, receive, Stream(run=ignore_cancel, close=resource.close))
+    )
     await asyncio.sleep(0)
     answering.cancel()
     await asyncio.wait_for(ending.wait(), 60)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await answering
-    assert held.history == ["closed"]
+    assert resource.history == ["closed"]

@@ -1,4 +1,4 @@
-"""The doctor's judgements, each on its own: levels, places, and what mends it."""
+"""Each check of the doctor alone: level, place and fix."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def test_every_check_is_explained() -> None:
     assert all(check.description for check in DoctorCheck)
 
 
-levels = st.lists(st.sampled_from(FindingLevel))
+level_lists = st.lists(st.sampled_from(FindingLevel))
 
 
-@given(levels)
-def test_the_verdict_is_the_gravest_finding(found: list[FindingLevel]) -> None:
+@given(level_lists)
+def test_the_verdict_is_the_gravest_finding(levels: list[FindingLevel]) -> None:
     findings = [
         DoctorFinding(check=DoctorCheck.DISK, level=level, message="x", where=None, fix=None)
-        for level in found
+        for level in levels
     ]
     order = [FindingLevel.OK, FindingLevel.WARN, FindingLevel.ERROR]
-    assert worst_level(findings) is max([FindingLevel.OK, *found], key=order.index)
+    assert worst_level(findings) is max([FindingLevel.OK, *levels], key=order.index)
     assert [row.level for row in build_report(findings).findings] == sorted(
-        found, key=order.index, reverse=True
+        levels, key=order.index, reverse=True
     )
 
 
@@ -69,22 +69,22 @@ def a_filesystem(*, free: int, size: int, free_inodes: int, inodes: int) -> os.s
     return os.statvfs_result((1, 1, size, free, free, inodes, free_inodes, free_inodes, 0, 255))
 
 
-rooms = st.integers(0, 10**13)
+byte_counts = st.integers(0, 10**13)
 
 
-@given(free=rooms, more=rooms, size=rooms)
-def test_more_room_is_never_worse(free: int, more: int, size: int) -> None:
+@given(free=byte_counts, added=byte_counts, size=byte_counts)
+def test_more_room_is_never_worse(free: int, added: int, size: int) -> None:
     order = [FindingLevel.ERROR, FindingLevel.WARN, FindingLevel.OK]
 
-    def judged(left: int) -> int:
-        room = a_filesystem(free=left, size=size, free_inodes=1, inodes=0)
-        return order.index(check_space(room, "/").level)
+    def level_index(free_bytes: int) -> int:
+        filesystem = a_filesystem(free=free_bytes, size=size, free_inodes=1, inodes=0)
+        return order.index(check_space(filesystem, "/").level)
 
-    assert judged(free) <= judged(free + more)
+    assert level_index(free) <= level_index(free + added)
 
 
 @pytest.mark.parametrize(
-    ("room", "level"),
+    ("filesystem", "level"),
     [
         (a_filesystem(free=10 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.ERROR),
         (a_filesystem(free=500 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.WARN),
@@ -93,13 +93,13 @@ def test_more_room_is_never_worse(free: int, more: int, size: int) -> None:
         (a_filesystem(free=10**5 * MIB, size=10**6 * MIB, free_inodes=0, inodes=0), FindingLevel.OK),
     ],
 )
-def test_a_small_disk_that_is_half_empty_is_well(room: os.statvfs_result, level: FindingLevel) -> None:
-    """Btrfs reports 0 inodes: their number is not limited."""
-    assert check_space(room, "/").level is level
+def test_a_small_disk_that_is_half_empty_is_well(filesystem: os.statvfs_result, level: FindingLevel) -> None:
+    """Btrfs reports 0 inodes, because their number is not limited."""
+    assert check_space(filesystem, "/").level is level
 
 
 def test_a_clock_that_went_back_is_seen_by_the_ledger() -> None:
-    """Stored instants never go back, so a newer one shows that the clock did."""
+    """Stored instants never decrease, so a newer one shows that the clock was set back."""
     assert check_clock(START, START + timedelta(hours=1), "UTC").level is FindingLevel.WARN
     assert check_clock(START, START + timedelta(seconds=1), "UTC").level is FindingLevel.OK
     assert check_clock(START, None, "UTC").level is FindingLevel.OK
@@ -122,19 +122,19 @@ def test_a_clock_that_went_back_is_seen_by_the_ledger() -> None:
 def test_files_that_others_can_open_are_named(
     tmp_path: Path, name: str, mode: int, level: FindingLevel | None, fix: str | None
 ) -> None:
-    """Directories 0700, files 0600; no other user may read files with secrets."""
+    """Directories have 0700 and files 0600; no other user may read files with secrets."""
     (tmp_path / "data").mkdir(mode=0o700)
     tmp_path.chmod(0o700)
     for file in ("config.yaml", ".env", "data/state.db"):
         (tmp_path / file).touch(mode=0o600)
     (tmp_path / name).chmod(mode)
-    found = list(
+    findings = list(
         permission_findings(tmp_path, [tmp_path / ".env", tmp_path / "data", tmp_path / "data/state.db"])
     )
     if level is None:
-        assert [finding.level for finding in found] == [FindingLevel.OK]
+        assert [finding.level for finding in findings] == [FindingLevel.OK]
     else:
-        assert [(finding.level, finding.fix) for finding in found] == [(level, f"{fix} {tmp_path / name}")]
+        assert [(finding.level, finding.fix) for finding in findings] == [(level, f"{fix} {tmp_path / name}")]
 
 
 def test_files_of_variables_are_found_in_what_is_shown(tmp_path: Path) -> None:
@@ -158,16 +158,16 @@ def test_every_problem_of_a_configuration_is_a_finding() -> None:
 
 
 def test_an_address_that_is_taken_is_an_error_only_without_the_daemon(tmp_path: Path) -> None:
-    """While a daemon runs, it listens there itself."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+    """A running daemon listens at the address itself."""
+    with socket.create_server(("127.0.0.1", 0)) as listening_socket:
+        listen = f"127.0.0.1:{listening_socket.getsockname()[1]}"
         auth = "auth: {tokens: [{token: '${T:-x}', scopes: ['*']}]}"
         snapshot = a_snapshot(tmp_path, f"api: {{enabled: true, listen: '{listen}', {auth}}}\n")
-        (without,) = listener_findings(snapshot, daemon_runs=False)
-        (beside,) = listener_findings(snapshot, daemon_runs=True)
-    assert (without.level, without.where) == (FindingLevel.ERROR, "api.listen")
-    assert listen in without.message
-    assert beside.level is FindingLevel.OK
+        (without_daemon,) = listener_findings(snapshot, daemon_runs=False)
+        (with_daemon,) = listener_findings(snapshot, daemon_runs=True)
+    assert (without_daemon.level, without_daemon.where) == (FindingLevel.ERROR, "api.listen")
+    assert listen in without_daemon.message
+    assert with_daemon.level is FindingLevel.OK
     (free,) = listener_findings(snapshot, daemon_runs=False)
     assert free.level is FindingLevel.OK
 
@@ -188,20 +188,20 @@ def test_a_damaged_store_is_never_called_whole() -> None:
 def test_an_open_breaker_leads_to_its_job() -> None:
     breaker = Breaker(state=BreakerState.OPEN, failures=3, opened_at=START, last_job_id="j")
     row = BreakerRow(plugin="p", command="poll", breaker=breaker, updated_at=START)
-    (found,) = breaker_findings([row])
-    assert found.level is FindingLevel.WARN
-    assert "ductile job explain j" in (found.fix or "")
-    assert "ductile system reset p" in (found.fix or "")
-    assert [each.level for each in breaker_findings([])] == [FindingLevel.OK]
+    (finding,) = breaker_findings([row])
+    assert finding.level is FindingLevel.WARN
+    assert "ductile job explain j" in (finding.fix or "")
+    assert "ductile system reset p" in (finding.fix or "")
+    assert [item.level for item in breaker_findings([])] == [FindingLevel.OK]
 
 
 def test_a_schedule_is_overdue_only_where_a_daemon_runs() -> None:
     entry = ScheduleEntry(
         plugin="p", schedule_id="s", fingerprint="", next_at=START - timedelta(hours=1), nominal_at=START
     )
-    late = check_schedule(entry, START, daemon_runs=True)
-    assert late is not None
-    assert late.level is FindingLevel.ERROR
+    finding = check_schedule(entry, START, daemon_runs=True)
+    assert finding is not None
+    assert finding.level is FindingLevel.ERROR
     assert check_schedule(entry, START, daemon_runs=False) is None
 
 

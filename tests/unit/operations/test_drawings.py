@@ -1,4 +1,4 @@
-"""Drawings of pipelines: what is marked, and what is kept out of them."""
+"""Drawings of pipelines: their content, and what is left out."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ flowchart TD
 
 
 def test_a_flowchart() -> None:
-    """Sequences, splits with their join, on_events and ifs."""
+    """The pipeline has sequences, a split with its join, `on_events` and conditions."""
     assert to_mermaid(build_tree(ORDER, looks_secret), "on go") == FLOWCHART
 
 
 def test_a_drawing_shows_the_whole_pipeline() -> None:
-    """Ids, plugins, branches, events, conditions, the join and what starts it."""
+    """The drawing has ids, plugins, branches, events, conditions, the join and the trigger."""
     root = read_svg(to_svg(build_tree(ORDER, looks_secret), "flow", "on go"))
     texts = [element.text for element in root.iter(f"{SVG}text")]
     for word in ("on go", "fetch", "order.big", "other events", "both", "mail", "print", "join", "group"):
@@ -53,7 +53,7 @@ def test_a_drawing_shows_the_whole_pipeline() -> None:
 
 
 def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
-    """The graph has them in place."""
+    """The graph contains the steps of the called pipeline."""
     policy = policy_of(
         {"name": "inner", "steps": [uses("a")]}, {"name": "flow", "steps": [{"id": "sub", "call": "inner"}]}
     )
@@ -65,7 +65,7 @@ def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
 
 
 def test_the_operand_of_a_condition_may_be_secret() -> None:
-    """By the name of what is compared."""
+    """The path decides whether the operand is secret."""
     condition = {
         "any": [
             {"path": "config.api_key", "op": "eq", "value": "canary"},
@@ -77,7 +77,7 @@ def test_the_operand_of_a_condition_may_be_secret() -> None:
 
 
 def test_a_long_condition_is_cut() -> None:
-    """A drawing stays readable."""
+    """The condition is shortened, so that the drawing stays readable."""
     condition = {"path": "payload.text", "op": "eq", "value": "x" * 200}
     (item,) = build_tree(graph_of(uses("a", if_=condition)), looks_secret)
     assert item.condition is not None
@@ -85,8 +85,8 @@ def test_a_long_condition_is_cut() -> None:
 
 
 def test_a_picture_is_xml_whatever_is_in_it() -> None:
-    """Names of events are free text."""
+    """Event types are free text."""
     graph = graph_of(uses("a", on_events={'<script>&"\u0001': [uses("b")]}))
-    drawn = to_svg(build_tree(graph, looks_secret), "flow", "on <go>\ud800")
-    assert "<script>" not in drawn
-    read_svg(drawn)
+    svg = to_svg(build_tree(graph, looks_secret), "flow", "on <go>\ud800")
+    assert "<script>" not in svg
+    read_svg(svg)

@@ -1,4 +1,4 @@
-"""Trying again answers with what it did, not with what became of it since."""
+"""The response of a retry describes the retry, not later changes of the job."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ductile.operations.jobs.change import ChangeJob, RetriedJob, retry_job
 from ductile.struct import replace
 
 
-class Eager:
-    """A store whose queued jobs are claimed before anybody can look at them."""
+class ClaimingStore:
+    """A store that claims a job right after its retry."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -26,37 +26,37 @@ class Eager:
     def __getattr__(self, verb: str) -> Any:
         return getattr(self._store, verb)
 
-    async def retry(self, *given: Any, **named: Any) -> Any:
-        answer = await self._store.retry(*given, **named)
+    async def retry(self, *args: Any, **kwargs: Any) -> Any:
+        result = await self._store.retry(*args, **kwargs)
         await claim_one(self._store)
-        return answer
+        return result
 
 
-class Overtaken(Eager):
+class RacingStore(ClaimingStore):
     """A store in which another caller retries and cancels the job before the retry."""
 
-    async def retry(self, *given: Any, **named: Any) -> Any:
-        await self._store.retry(*given)
-        await self._store.cancel(*given)
-        return await self._store.retry(*given, **named)
+    async def retry(self, *args: Any, **kwargs: Any) -> Any:
+        await self._store.retry(*args)
+        await self._store.cancel(*args)
+        return await self._store.retry(*args, **kwargs)
 
 
 async def test_a_cancel_after_the_caller_looked_is_kept(tmp_path: Path) -> None:
-    async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
-        await run_next(bench.store.real, failed(permanent=True), some_policy())
-        context: OperationContext = replace(bench.context, store=Overtaken(bench.store))
+    async with an_engine(tmp_path, "  echo: {}\n") as harness:
+        job_id = await accept(harness.store.real, a_new_job("echo", "poll", max_attempts=1))
+        await run_next(harness.store.real, failed(permanent=True), some_policy())
+        context: OperationContext = replace(harness.context, store=RacingStore(harness.store))
         with pytest.raises(ConflictError, match="has ended again"):
             await retry_job(context, ChangeJob(job_id=job_id))
-        job = await stored(bench.store.real, job_id)
+        job = await stored(harness.store.real, job_id)
         assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
 
 
 async def test_the_answer_is_queued_though_the_job_runs_already(tmp_path: Path) -> None:
-    async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
-        await run_next(bench.store.real, failed(permanent=True), some_policy())
-        context: OperationContext = replace(bench.context, store=Eager(bench.store))
-        answer = await retry_job(context, ChangeJob(job_id=job_id))
-        assert answer == RetriedJob(job_id=job_id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
-        assert (await stored(bench.store.real, job_id)).status is JobStatus.RUNNING
+    async with an_engine(tmp_path, "  echo: {}\n") as harness:
+        job_id = await accept(harness.store.real, a_new_job("echo", "poll", max_attempts=1))
+        await run_next(harness.store.real, failed(permanent=True), some_policy())
+        context: OperationContext = replace(harness.context, store=ClaimingStore(harness.store))
+        response = await retry_job(context, ChangeJob(job_id=job_id))
+        assert response == RetriedJob(job_id=job_id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
+        assert (await stored(harness.store.real, job_id)).status is JobStatus.RUNNING

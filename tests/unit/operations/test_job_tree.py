@@ -1,4 +1,4 @@
-"""A tree that is too large for one answer says so."""
+"""A tree that is too large for one response says so."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ductile.operations.jobs import query
 from ductile.operations.jobs.lookup import OneJob
 
 
-@pytest.mark.parametrize(("most", "children"), [(4, 3), (3, 2)])
+@pytest.mark.parametrize(("max_jobs", "children"), [(4, 3), (3, 2)])
 async def test_left_out_jobs_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, children: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_jobs: int, children: int
 ) -> None:
-    monkeypatch.setattr(query, "MAX_TREE_JOBS", most)
-    async with an_engine(tmp_path, "  echo: {}\n") as bench:
-        store = bench.store.real
+    monkeypatch.setattr(query, "MAX_TREE_JOBS", max_jobs)
+    async with an_engine(tmp_path, "  echo: {}\n") as harness:
+        store = harness.store.real
         root = await accept(store, a_new_job("echo"))
         for _ in range(3):
             await accept(store, a_new_job("echo", parent_job_id=root))
-        response = await query.job_tree(bench.context, OneJob(job_id=root))
+        response = await query.job_tree(harness.context, OneJob(job_id=root))
     assert len(response.tree.children) == children
-    assert response.truncated is (most == 3)
+    assert response.truncated is (max_jobs == 3)

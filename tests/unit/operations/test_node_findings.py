@@ -1,4 +1,4 @@
-"""What the doctor says of nodes, and that its advice can be typed."""
+"""Findings of the doctor about nodes, with advice that can be typed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ductile.store.model.nodes import Node, NodeInfo
 
 
 def a_node(name: str, *, silent_seconds: float = 1, **info: str) -> Node:
-    about = {"host": "host", "machine": "m", "version": "1", "config": "c", **info}
+    fields = {"host": "host", "machine": "m", "version": "1", "config": "c", **info}
     return Node(
-        info=NodeInfo(owner=name, name=name, workers=1, plugins=(), **about),
+        info=NodeInfo(owner=name, name=name, workers=1, plugins=(), **fields),
         started_at=START,
         heartbeat_at=START,
         silent_seconds=silent_seconds,
@@ -51,7 +51,7 @@ def test_jobs_that_wait_for_a_node_are_a_warning(node: str | None) -> None:
 def test_advice_ends_with_a_command_that_exists() -> None:
     nodes = (a_node("one"), a_node("two", silent_seconds=12, config="d"))
     waiting = WaitingForNode(plugin="gpu", node=None, jobs=2, held_since="2026-02-08T10:00:00.000000Z")
-    fixes = [each.fix for each in (*node_findings(nodes), *waiting_findings((waiting,))) if each.fix]
+    fixes = [finding.fix for finding in (*node_findings(nodes), *waiting_findings((waiting,))) if finding.fix]
     nouns = {noun.name: noun for noun in NOUNS}
     assert len(fixes) == 3
     for fix in fixes:

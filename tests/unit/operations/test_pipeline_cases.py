@@ -1,4 +1,4 @@
-"""Test cases of pipelines: how files are read, how steps respond, and what differs."""
+"""Test cases of pipelines: reading files, responses of steps, and differences."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ EMITS = """\
 """
 
 
-def configured(directory: Path, *, fetch: str = HANDLES) -> Snapshot:
-    """The compiled configuration, with its script."""
+def load_snapshot(directory: Path, *, fetch: str = HANDLES) -> Snapshot:
+    """Return the snapshot of the configuration above, with the plugins fetch and mail installed."""
     for name, commands in (("fetch", fetch), ("mail", HANDLES)):
         a_plugin(directory / "plugins", name, manifest=HEAD.format(name=name) + commands)
     environ = {"PATH": os.environ["PATH"]}
@@ -80,22 +80,22 @@ def configured(directory: Path, *, fetch: str = HANDLES) -> Snapshot:
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return configured(tmp_path_factory.mktemp("config"))
+    return load_snapshot(tmp_path_factory.mktemp("config"))
 
 
-def result_of(snapshot: Snapshot, pipeline: str, **case: Any) -> CaseResult:
-    written: dict[str, Any] = {"name": "one", **case}
-    (read,) = read_case_values(pipeline, [written])
-    return run_case(snapshot, read)
+def run_one_case(snapshot: Snapshot, pipeline: str, **case: Any) -> CaseResult:
+    case_values: dict[str, Any] = {"name": "one", **case}
+    (parsed_case,) = read_case_values(pipeline, [case_values])
+    return run_case(snapshot, parsed_case)
 
 
 # ------------------------------------------------------------------------------------------------- files
 
 
 def problems_in(text: str) -> tuple[Problem, ...]:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         read_case_text(text, "cases.yaml")
-    return refused.value.problems
+    return excinfo.value.problems
 
 
 def test_a_mistake_is_reported_with_file_line_and_key() -> None:
@@ -105,7 +105,7 @@ def test_a_mistake_is_reported_with_file_line_and_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "key", "words"),
+    ("case_yaml", "key", "words"),
     [
         ("{steps: {a: {error: no, result: 1, exit: 2}}}", "cases[0].steps.a", "exclude each other"),
         ("{steps: {a: {events: [{type: x}], error: no}}}", "cases[0].steps.a", "exclude each other"),
@@ -126,8 +126,8 @@ def test_a_mistake_is_reported_with_file_line_and_key() -> None:
         ("{start: {payload: [1]}}", "cases[0].start.payload", "not a map"),
     ],
 )
-def test_a_case_that_cannot_be_meant_is_refused(written: str, key: str, words: str) -> None:
-    (problem,) = problems_in(f"pipeline: order\ncases: [{{name: one, {written[1:]}]\n")
+def test_a_case_that_cannot_be_meant_is_refused(case_yaml: str, key: str, words: str) -> None:
+    (problem,) = problems_in(f"pipeline: order\ncases: [{{name: one, {case_yaml[1:]}]\n")
     assert problem.key == key
     assert words in problem.message
 
@@ -139,9 +139,9 @@ def test_names_are_unique_and_there_is_at_least_one_case() -> None:
 
 
 def test_cases_of_a_request_are_read_by_the_same_rules() -> None:
-    with pytest.raises(ConfigError, match=r"^the cases cannot be used") as refused:
+    with pytest.raises(ConfigError, match=r"^the cases cannot be used") as excinfo:
         read_case_values("order", [{"name": "one", "start": {"payload": []}}])
-    (problem,) = refused.value.problems
+    (problem,) = excinfo.value.problems
     assert (problem.key, problem.file, problem.line) == ("cases[0].start.payload", None, None)
     nested: dict[str, Any] = {"a": [1, 2.5, -3, True, None, "1", {"b": "null"}], "1": 10**20}
     (case,) = read_case_values("order", [{"name": "one", "start": {"payload": nested}}])
@@ -152,9 +152,9 @@ def test_files_are_found_in_directories(tmp_path: Path) -> None:
     text = json.dumps({"pipeline": "order", "cases": [{"name": "one"}]})
     for name in ("b.yaml", "a.json", "notes.txt"):
         (tmp_path / name).write_text(text)
-    found = find_case_files([tmp_path])
-    assert [path.name for path in found] == ["a.json", "b.yaml"]
-    assert [case.location for case in read_case_file(found[1])] == [f"{found[1]}:1"]
+    files = find_case_files([tmp_path])
+    assert [path.name for path in files] == ["a.json", "b.yaml"]
+    assert [case.location for case in read_case_file(files[1])] == [f"{files[1]}:1"]
     with pytest.raises(NotFoundError, match="there is no case in"):
         find_case_files(
             [tmp_path.parent / tmp_path.name / ".." / tmp_path.name / "notes.txt", _empty(tmp_path)]
@@ -170,21 +170,24 @@ def _empty(directory: Path) -> Path:
 
 def test_a_pipeline_that_is_not_configured_is_named(snapshot: Snapshot) -> None:
     cases = read_case_text("pipeline: ordr\ncases: [{name: one}]", "x.yaml")
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         refuse_unknown_pipelines(snapshot, cases)
-    assert refused.value.problems[0].hint == "did you mean order?"
+    assert excinfo.value.problems[0].hint == "did you mean order?"
 
 
 # ----------------------------------------------------------------------------------------------- responses
 
 
-def paths(result: CaseResult) -> dict[str, Any]:
-    """The paths of the differences, each with the expected and the actual value."""
-    return {".".join(each.path): (each.expected, each.actual) for each in result.differences}
+def difference_paths(result: CaseResult) -> dict[str, Any]:
+    """Return the paths of the differences with the expected and the actual value."""
+    return {
+        ".".join(difference.path): (difference.expected, difference.actual)
+        for difference in result.differences
+    }
 
 
 def test_a_case_that_goes_as_expected_has_no_differences(snapshot: Snapshot) -> None:
-    result = result_of(
+    result = run_one_case(
         snapshot,
         "order",
         start={"payload": {"who": "Ada"}},
@@ -208,7 +211,7 @@ def test_a_case_that_goes_as_expected_has_no_differences(snapshot: Snapshot) -> 
 
 
 def test_every_difference_is_named_with_the_comparison_that_decided(snapshot: Snapshot) -> None:
-    result = result_of(
+    result = run_one_case(
         snapshot,
         "order",
         start={"payload": {"who": "Ada"}},
@@ -227,14 +230,14 @@ def test_every_difference_is_named_with_the_comparison_that_decided(snapshot: Sn
             },
         },
     )
-    found = paths(result)
-    assert found.keys() == {
+    differences = difference_paths(result)
+    assert differences.keys() == {
         "status", "result", "order", "starts", "steps.big.outcome", "steps.big/warn.payload",
         "steps.end.payload.total", "steps.end.context.who", "steps.end.attempts", "steps.end.error",
         "steps.ende", "steps.warn",
     }  # fmt: skip
-    assert found["steps.end.payload.total"] == (36, 35)
-    by_path = {".".join(each.path): each for each in result.differences}
+    assert differences["steps.end.payload.total"] == (36, 35)
+    by_path = {".".join(difference.path): difference for difference in result.differences}
     assert by_path["steps.big.outcome"].because == (
         "the condition does not hold: payload.total gte 100 is false (found 35)"
     )
@@ -243,21 +246,21 @@ def test_every_difference_is_named_with_the_comparison_that_decided(snapshot: Sn
 
 
 def test_a_response_for_an_unknown_step_is_a_difference(snapshot: Snapshot) -> None:
-    (difference,) = result_of(snapshot, "loud", steps={"shuot": {"result": "x"}}).differences
+    (difference,) = run_one_case(snapshot, "loud", steps={"shuot": {"result": "x"}}).differences
     assert (difference.path, difference.hint) == (("steps", "shuot"), "did you mean shout?")
 
 
 def test_the_if_of_the_pipeline_and_the_hop_limit_prevent_the_start(snapshot: Snapshot) -> None:
-    refused = result_of(
+    not_started = run_one_case(
         snapshot, "order", start={"payload": {"test": True}}, expect={"status": "not_started"}
     )
-    assert refused.passed
-    assert refused.observed is not None
-    assert "payload.test neq true is false" in str(refused.observed.error)
-    far = result_of(snapshot, "loud", start={"hops": 4}, expect={"error": "service.max_hops"})
+    assert not_started.passed
+    assert not_started.observed is not None
+    assert "payload.test neq true is false" in str(not_started.observed.error)
+    far = run_one_case(snapshot, "loud", start={"hops": 4}, expect={"error": "service.max_hops"})
     assert far.passed
-    # The run may start, and what its steps emit would be a hop too far.
-    last = result_of(
+    # The run may start, and the events of its steps would exceed the limit.
+    last = run_one_case(
         snapshot,
         "order",
         start={"hops": 3, "payload": {"who": 1}},
@@ -274,7 +277,7 @@ def test_failed_attempts_are_followed_by_a_success(snapshot: Snapshot) -> None:
         {"timed_out": True},
         {"result": 1, "events": [{"type": "x", "payload": {"total": 1}}]},
     ]
-    result = result_of(
+    result = run_one_case(
         snapshot,
         "order",
         start={"payload": {"who": "Ada"}},
@@ -285,7 +288,7 @@ def test_failed_attempts_are_followed_by_a_success(snapshot: Snapshot) -> None:
 
 
 def test_the_last_attempt_is_repeated_until_none_is_left(snapshot: Snapshot) -> None:
-    result = result_of(
+    result = run_one_case(
         snapshot,
         "fan",
         steps={"both/left": {"error": "no network"}},
@@ -298,7 +301,7 @@ def test_the_last_attempt_is_repeated_until_none_is_left(snapshot: Snapshot) -> 
             },
         },
     )
-    # `join: always` goes on, so the run's own end succeeded.
+    # `join: always` continues, so the end of the run itself succeeded.
     assert result.differences == ()
 
 
@@ -308,7 +311,7 @@ def test_an_error_that_allows_no_retry_ends_the_step(snapshot: Snapshot) -> None
         {"exit": 78},
         {"error": "no", "retry": False, "reason": "killed"},
     ):
-        result = result_of(
+        result = run_one_case(
             snapshot,
             "many",
             steps={"list": response},
@@ -321,7 +324,7 @@ def test_an_error_that_allows_no_retry_ends_the_step(snapshot: Snapshot) -> None
 
 
 def test_a_bad_response_is_a_protocol_error_as_of_a_plugin(snapshot: Snapshot) -> None:
-    result = result_of(
+    result = run_one_case(
         snapshot, "many", steps={"list": {"result": None}}, expect={"status": "failed", "error": "`result`"}
     )
     assert result.differences == ()
@@ -332,7 +335,7 @@ def events(*numbers: int) -> list[dict[str, Any]]:
 
 
 def test_runs_of_one_step_have_the_response_to_their_input(snapshot: Snapshot) -> None:
-    result = result_of(
+    result = run_one_case(
         snapshot,
         "many",
         steps={
@@ -360,14 +363,14 @@ def test_runs_of_one_step_have_the_response_to_their_input(snapshot: Snapshot) -
             },
         },
     )
-    assert paths(result).keys() == {"steps.each.occurrences.1.payload.result"}
-    again = result_of(
+    assert difference_paths(result).keys() == {"steps.each.occurrences.1.payload.result"}
+    second_result = run_one_case(
         snapshot,
         "many",
         steps={"list": {"events": events(1, 2)}, "each": {"occurrences": [{"for": {"n": 5}, "result": 1}]}},
     )
-    assert again.other_input == ("each",)
-    assert "more often than the case has responses" in str(again.differences[0].because)
+    assert second_result.other_input == ("each",)
+    assert "more often than the case has responses" in str(second_result.differences[0].because)
 
 
 def test_ignored_paths_are_not_compared(snapshot: Snapshot) -> None:
@@ -375,23 +378,28 @@ def test_ignored_paths_are_not_compared(snapshot: Snapshot) -> None:
         "steps": {"list": {"result": 7, "events": events(1)}, "each": {"result": {"at": 1, "n": 2}}},
         "expect": {"result": {"at": 0, "n": 2}, "steps": {"each": {"payload": {"n": 5, "result": 7}}}},
     }
-    assert paths(result_of(snapshot, "many", **case)).keys() == {"result.at", "steps.each.payload.n"}
-    assert result_of(snapshot, "many", ignore=["result.at", "payload.n"], **case).passed
+    assert difference_paths(run_one_case(snapshot, "many", **case)).keys() == {
+        "result.at",
+        "steps.each.payload.n",
+    }
+    assert run_one_case(snapshot, "many", ignore=["result.at", "payload.n"], **case).passed
 
 
 def test_the_response_of_a_script_is_its_output(snapshot: Snapshot) -> None:
-    result = result_of(snapshot, "loud", steps={"shout": {"result": "HELLO"}}, expect={"status": "succeeded"})
+    result = run_one_case(
+        snapshot, "loud", steps={"shout": {"result": "HELLO"}}, expect={"status": "succeeded"}
+    )
     assert result.differences == ()
     assert result.observed is not None
     assert result.observed.steps["end"].jobs[0].payload["result"] == "HELLO"
-    failed = result_of(
+    failed = run_one_case(
         snapshot, "loud", steps={"shout": {"exit": 3, "stderr": "no tty"}}, expect={"error": "no tty"}
     )
     assert failed.differences == ()
 
 
 def test_a_disabled_plugin_fails_its_step_as_in_a_real_run(snapshot: Snapshot) -> None:
-    result = result_of(snapshot, "off", steps={"first": {"result": 1}}, expect={"status": "succeeded"})
+    result = run_one_case(snapshot, "off", steps={"first": {"result": 1}}, expect={"status": "succeeded"})
     assert "the plugin absent is not active" in str(result.differences[0].because)
 
 
@@ -402,17 +410,19 @@ def test_a_dry_run_shows_each_input(snapshot: Snapshot, tmp_path: Path) -> None:
     assert result.observed.steps["end"].outcome is StepEnd.NOT_CREATED
     assert "payload has result" in str(result.observed.steps["end"].cause)
     assert result.observed.status is RunStatus.FAILED
-    # A manifest that declares the one event of the command has synthetic values for it.
-    declared = configured(tmp_path, fetch=EMITS)
-    full = result_of(declared, "many", expect={"steps": {"each": {"payload": {"total": "synthetic total"}}}})
-    assert paths(full).keys() == {"steps.each.payload.by", "steps.each.payload.result"}
-    result = run_case(declared, payload_case("order", {"who": "Ada"}))
+    # If the manifest declares the event of the command, its values are synthetic.
+    declared_snapshot = load_snapshot(tmp_path, fetch=EMITS)
+    full_result = run_one_case(
+        declared_snapshot, "many", expect={"steps": {"each": {"payload": {"total": "synthetic total"}}}}
+    )
+    assert difference_paths(full_result).keys() == {"steps.each.payload.by", "steps.each.payload.result"}
+    result = run_case(declared_snapshot, payload_case("order", {"who": "Ada"}))
     assert result.observed is not None
     assert result.observed.steps["end"].jobs[0].payload == {"total": "synthetic total"}
 
 
 def test_secrets_are_masked_in_reports(snapshot: Snapshot) -> None:
-    result = result_of(
+    result = run_one_case(
         snapshot,
         "loud",
         start={"payload": {"api_key": "canary-1"}},
@@ -424,8 +434,8 @@ def test_secrets_are_masked_in_reports(snapshot: Snapshot) -> None:
 
 
 def test_the_same_case_gives_the_same_report(snapshot: Snapshot) -> None:
-    one, two = (report_results(snapshot, [result_of(snapshot, "fan")]) for _ in range(2))
-    assert one == two
+    first, second = (report_results(snapshot, [run_one_case(snapshot, "fan")]) for _ in range(2))
+    assert first == second
 
 
 def test_a_run_without_end_is_given_up(snapshot: Snapshot) -> None:

@@ -47,6 +47,8 @@ def a_record(key: InitKey, status: InitStatus, minute: int) -> InitRecord:
     ],
 )
 def test_which_init_marks_a_plugin(records: list[tuple[InitKey, InitStatus]], marked_by: str | None) -> None:
-    """The result for the configured version counts; while there is none, the latest result."""
-    found = decide_failed_init([a_record(key, status, n) for n, (key, status) in enumerate(records)], NOW)
-    assert (None if found is None else found.job_id) == marked_by
+    """The result for the configured version counts; without one, the latest result counts."""
+    failed_init = decide_failed_init(
+        [a_record(key, status, n) for n, (key, status) in enumerate(records)], NOW
+    )
+    assert (None if failed_init is None else failed_init.job_id) == marked_by

@@ -1,4 +1,4 @@
-"""Past runs as test cases: what is recorded, and what is refused because it would not be true."""
+"""Past runs become test cases; a run whose record would be wrong is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def a_snapshot(*steps: Mapping[str, Any]) -> Snapshot:
     return snapshot_of(FLOW if not steps else {"name": "flow", "on": "go", "steps": list(steps)})
 
 
-async def run_out(store: Store, snapshot: Snapshot, outcomes: Mapping[str, Outcome]) -> None:
+async def settle_all(store: Store, snapshot: Snapshot, outcomes: Mapping[str, Outcome]) -> None:
     while claims := await claim_all(store):
         for claim in claims:
             await settle(store, claim.job, outcomes.get(claim.job.step_path or "", DONE), snapshot.policy)
@@ -55,11 +55,11 @@ async def run_out(store: Store, snapshot: Snapshot, outcomes: Mapping[str, Outco
 
 async def a_run(store: Store, snapshot: Snapshot, outcomes: Mapping[str, Outcome] | None = None) -> str:
     run_id = await begin_run(store, snapshot.policy, {"who": "Ada"})
-    await run_out(store, snapshot, outcomes or {})
+    await settle_all(store, snapshot, outcomes or {})
     return run_id
 
 
-async def recorded(store: Store, snapshot: Snapshot, run: str | None = None, **last: int) -> Any:
+async def record(store: Store, snapshot: Snapshot, run: str | None = None, **last: int) -> Any:
     context = OperationContext(store=store, snapshot=lambda: snapshot, now=Clock(), rng=Random(1))
     return await record_runs(context, RecordRuns(pipeline="flow", run=run, **last))
 
@@ -67,8 +67,8 @@ async def recorded(store: Store, snapshot: Snapshot, run: str | None = None, **l
 async def test_a_run_is_recorded_with_its_responses_and_inputs(store: Store) -> None:
     snapshot = a_snapshot()
     run_id = await a_run(store, snapshot, FAILS)
-    found = await recorded(store, snapshot, run_id)
-    (case,) = found.cases
+    recording = await record(store, snapshot, run_id)
+    (case,) = recording.cases
     assert case["start"] == {"payload": {"who": "Ada"}, "type": "go", "source": "api"}
     assert case["steps"]["first"] == {"result": 5, "events": [{"type": "x", "payload": {"n": 1}}]}
     assert case["steps"]["both/left"] == {"error": "it broke", "retry": False, "result": 3}
@@ -78,8 +78,8 @@ async def test_a_run_is_recorded_with_its_responses_and_inputs(store: Store) -> 
         "payload": {"n": 1, "result": 5},
         "context": {},
     }
-    (read,) = read_case_values("flow", found.cases)
-    assert run_case(snapshot, read).passed
+    (parsed_case,) = read_case_values("flow", recording.cases)
+    assert run_case(snapshot, parsed_case).passed
 
 
 async def test_ids_and_baggage_are_kept_where_steps_refer_to_them(store: Store) -> None:
@@ -89,67 +89,69 @@ async def test_ids_and_baggage_are_kept_where_steps_refer_to_them(store: Store) 
     )
     run = a_new_run(snapshot.policy, {"n": 2}, trace_id="00f0", hops=2)
     assert isinstance(await enqueue_run(store, snapshot.policy, run), Accepted)
-    await run_out(store, snapshot, {})
-    found = await recorded(store, snapshot, run.job.id)
-    start = found.cases[0]["start"]
+    await settle_all(store, snapshot, {})
+    recording = await record(store, snapshot, run.job.id)
+    start = recording.cases[0]["start"]
     assert (start["run_id"], start["trace_id"], start["hops"]) == (run.job.id, "00f0", 2)
-    assert found.cases[0]["expect"]["steps"]["last"]["context"] == {"kept": 1}
-    (read,) = read_case_values("flow", found.cases)
-    assert run_case(snapshot, read).passed
+    assert recording.cases[0]["expect"]["steps"]["last"]["context"] == {"kept": 1}
+    (parsed_case,) = read_case_values("flow", recording.cases)
+    assert run_case(snapshot, parsed_case).passed
 
 
 async def test_a_run_that_goes_on_is_refused(store: Store) -> None:
     snapshot = a_snapshot()
     run_id = await begin_run(store, snapshot.policy)
     with pytest.raises(ConflictError, match="has not ended"):
-        await recorded(store, snapshot, run_id)
+        await record(store, snapshot, run_id)
 
 
 async def test_a_cancelled_run_or_step_is_refused(store: Store) -> None:
     snapshot = a_snapshot()
-    whole = await begin_run(store, snapshot.policy)
-    await store.cancel(whole, snapshot.policy)
+    cancelled_run = await begin_run(store, snapshot.policy)
+    await store.cancel(cancelled_run, snapshot.policy)
     with pytest.raises(RefusedError, match="ended as cancelled"):
-        await recorded(store, snapshot, whole)
-    partly = await begin_run(store, snapshot.policy)
+        await record(store, snapshot, cancelled_run)
+    partly_cancelled = await begin_run(store, snapshot.policy)
     (first,) = await claim_all(store)
     await settle(store, first.job, DONE, snapshot.policy)
-    left, right = await claim_all(store)
-    await store.cancel(left.job.id, snapshot.policy)
-    await settle(store, left.job, DONE, snapshot.policy)
-    await settle(store, right.job, DONE, snapshot.policy)
-    await run_out(store, snapshot, {})
+    left_claim, right_claim = await claim_all(store)
+    await store.cancel(left_claim.job.id, snapshot.policy)
+    await settle(store, left_claim.job, DONE, snapshot.policy)
+    await settle(store, right_claim.job, DONE, snapshot.policy)
+    await settle_all(store, snapshot, {})
     with pytest.raises(RefusedError, match="its step both/left ended as cancelled"):
-        await recorded(store, snapshot, partly)
-    found = await recorded(store, snapshot, last=5)
-    assert (found.cases, len(found.left_out)) == ([], 2)
+        await record(store, snapshot, partly_cancelled)
+    recording = await record(store, snapshot, last=5)
+    assert (recording.cases, len(recording.left_out)) == ([], 2)
 
 
 async def test_a_branch_that_was_retried_after_its_join_is_refused(store: Store) -> None:
     snapshot = a_snapshot()
     run_id = await a_run(store, snapshot, FAILS)
     await store.retry(run_id, snapshot.policy)
-    await run_out(store, snapshot, {})
+    await settle_all(store, snapshot, {})
     with pytest.raises(RefusedError, match="both/left was retried"):
-        await recorded(store, snapshot, run_id)
-    # Without such a join, the run went as its last responses say.
+        await record(store, snapshot, run_id)
+    # Without such a join, the last responses describe the run.
     plain = a_snapshot(uses("first"), uses("last", "r"))
     run_id = await a_run(store, plain, {"first": failed(permanent=True, stdout=None)})
     await store.retry(run_id, plain.policy)
-    await run_out(store, plain, {})
-    (read,) = read_case_values("flow", (await recorded(store, plain, run_id)).cases)
-    assert run_case(plain, read).passed
+    await settle_all(store, plain, {})
+    (parsed_case,) = read_case_values("flow", (await record(store, plain, run_id)).cases)
+    assert run_case(plain, parsed_case).passed
 
 
 async def test_a_run_from_the_middle_is_refused(store: Store) -> None:
     snapshot = a_snapshot()
-    old = await a_run(store, snapshot, FAILS)
-    run = a_new_run(snapshot.policy, {"who": "Ada"}, parent_job_id=old, rerun_of=old, submitted_detail="last")
-    again = await store.rerun(old, "last", run, snapshot.policy)
-    assert isinstance(again, Accepted)
-    await run_out(store, snapshot, {})
+    original = await a_run(store, snapshot, FAILS)
+    run = a_new_run(
+        snapshot.policy, {"who": "Ada"}, parent_job_id=original, rerun_of=original, submitted_detail="last"
+    )
+    result = await store.rerun(original, "last", run, snapshot.policy)
+    assert isinstance(result, Accepted)
+    await settle_all(store, snapshot, {})
     with pytest.raises(RefusedError, match="began in the middle"):
-        await recorded(store, snapshot, run.job.id)
+        await record(store, snapshot, run.job.id)
 
 
 async def test_what_retention_has_removed_is_refused(tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ async def test_what_retention_has_removed_is_refused(tmp_path: Path) -> None:
         while (await store.prune(Retention(succeeded_jobs=timedelta(hours=1)))).rows:
             pass
         with pytest.raises(GoneError, match="no longer kept"):
-            await recorded(store, snapshot, run_id)
+            await record(store, snapshot, run_id)
     finally:
         await factory.close()
 
@@ -178,13 +180,13 @@ async def test_a_run_whose_bypasses_are_forgotten_is_refused(tmp_path: Path) -> 
         large = {"path": "payload.n", "op": "gt", "value": 5}
         snapshot = a_snapshot(uses("first"), uses("large", if_=large), uses("last", "r"))
         run_id = await a_run(store, snapshot, {"last": FAILS["both/left"]})
-        (case,) = (await recorded(store, snapshot, run_id)).cases
+        (case,) = (await record(store, snapshot, run_id)).cases
         assert case["expect"]["steps"]["large"] == {"outcome": "bypassed"}
         clock.advance(days=8)
         await a_run(store, snapshot)
         while (await store.prune(Retention())).rows:
             pass
         with pytest.raises(GoneError, match="bypassed steps are no longer kept"):
-            await recorded(store, snapshot, run_id)
+            await record(store, snapshot, run_id)
     finally:
         await factory.close()

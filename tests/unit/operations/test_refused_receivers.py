@@ -1,4 +1,4 @@
-"""What doctor says of receivers that the allow list keeps us from calling."""
+"""Findings of the doctor about receivers that the allow list excludes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_which_receivers_are_not_called_by_us(
 
 
 def test_the_remedy_keeps_what_is_listed() -> None:
-    one = FailingReceiver(receiver="http://b.lan:80", waiting=1, dropped=2, last_error="x")
-    (finding,) = receiver_findings((one,), ["a.lan"])
+    receiver = FailingReceiver(receiver="http://b.lan:80", waiting=1, dropped=2, last_error="x")
+    (finding,) = receiver_findings((receiver,), ["a.lan"])
     assert "does not list b.lan; 1 wait, 2 were given up" in finding.message
     command = """ductile config set state_webhooks.allow '["a.lan","b.lan"]' && ductile apply"""
     assert command in (finding.fix or "")

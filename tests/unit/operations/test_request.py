@@ -1,4 +1,4 @@
-"""Decoding requests: every type of field, and errors that name the field and what was expected."""
+"""Requests are decoded by the types of their fields; errors name the field and the expected value."""
 
 from __future__ import annotations
 
@@ -98,15 +98,15 @@ def test_null_means_the_default() -> None:
     ],
 )
 def test_an_error_names_the_field(values: JsonObject, error: type[Exception], message: str) -> None:
-    """A wrong type is refused (422), a text that cannot be understood is a usage error (400)."""
-    with pytest.raises(error, match=message) as caught:
+    """A wrong type is refused (422); a text that cannot be parsed is a usage error (400)."""
+    with pytest.raises(error, match=message) as excinfo:
         decode_request(Example, values, when)
-    raised: Any = caught.value
-    assert raised.details["field"] in (*values, "name")
+    raised_error: Any = excinfo.value
+    assert raised_error.details["field"] in (*values, "name")
 
 
 def test_fields_have_a_schema_and_a_source() -> None:
-    """The HTTP parameters, the OpenAPI document and the CLI options derive from them."""
+    """The HTTP parameters, the OpenAPI document and the CLI options derive from the schema and the source."""
     fields = request_fields(Example)
     assert fields["name"].required
     assert fields["count"].schema == {"type": "integer", "minimum": 1, "maximum": 9}

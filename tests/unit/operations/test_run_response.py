@@ -1,4 +1,4 @@
-"""The response for a run that is not done in time."""
+"""The response for a run that has not ended in time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SECOND = timedelta(seconds=1)
 
 
 def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
-    """`timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
-    answers = {
+    """`timeout_exceeded` is set unless the daemon stops, also if the clock was set back meanwhile."""
+    responses = {
         (stopping, seconds): still_running_response(
             JobDetails(job=a_job(), steps=(), executions={}),
             SyncWait(timeout=timedelta(seconds=30), until=NOON),
@@ -28,7 +28,7 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
         for stopping in (True, False)
         for seconds in (-3600, 1, 30)
     }
-    assert {case: answer.timeout_exceeded for case, answer in answers.items()} == {
+    assert {case: response.timeout_exceeded for case, response in responses.items()} == {
         (True, -3600): False,
         (True, 1): False,
         (True, 30): True,
@@ -36,8 +36,8 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
         (False, 1): True,
         (False, 30): True,
     }
-    assert "stopping" in answers[True, 1].message
-    assert "stopping" not in answers[False, 1].message
+    assert "stopping" in responses[True, 1].message
+    assert "stopping" not in responses[False, 1].message
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     [
         (True, JobReason.CANCELLED, NOON, True),
         (True, JobReason.CANCELLED, NOON + SECOND, True),
-        # Cancelled by hand before the deadline.
+        # The run was cancelled by hand before the deadline.
         (True, JobReason.CANCELLED, NOON - SECOND, False),
-        # It failed by itself, a moment late.
+        # The run failed a moment after the deadline.
         (True, JobReason.STALLED, NOON, False),
         (False, JobReason.CANCELLED, NOON + SECOND, False),
     ],
@@ -55,7 +55,9 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
 def test_a_run_that_its_deadline_ended_is_late_in_every_order_of_events(
     *, cancels: bool, reason: JobReason, ended_at: datetime, out_of_time: bool
 ) -> None:
-    """The engine cancels at the instant at which its caller gives up; the answer is the same."""
+    """The engine cancels at the instant at which the caller gives up; the response is the same in both
+    orders.
+    """
     waiting = SyncWait(timeout=SECOND, until=NOON, cancel_on_timeout=cancels)
     job = a_job(status=JobStatus.DEAD, reason=reason, completed_at=ended_at)
     assert waiting.has_ended_by_deadline(job) is out_of_time

@@ -1,4 +1,4 @@
-"""Skills for agents: everything that can run, with the right call and answer."""
+"""Skills describe for agents everything that can run, with the call and the response."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def skills(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def test_runnable_commands_and_fixed_skills_are_listed(skills: dict[str, Any]) -> None:
-    """Commands and pipelines, and finding, following, mending; nothing that would be refused."""
+    """Commands, pipelines and fixed operations are listed; plugins that cannot run are not."""
     own = ["seer.look", "seer.handle", "waiter.greet", "later", "soon", "strict"]
     assert [*skills] == [*own, *(fixed.name for fixed in FIXED_SKILLS)]
-    for wanted in ("inspect", "explain", "cancel", "retry"):
-        assert skills[f"jobs.{wanted}"]["kind"] == "operation"
+    for operation in ("inspect", "explain", "cancel", "retry"):
+        assert skills[f"jobs.{operation}"]["kind"] == "operation"
     assert skills["events.publish"]["body"].keys() == {"type", "payload", "dedupe_key", "dry_run"}
     assert "job_id" in skills["events.follow"]["query"]
     for fixed in FIXED_SKILLS:  # no plugin can have the same name
@@ -65,7 +65,7 @@ def test_runnable_commands_and_fixed_skills_are_listed(skills: dict[str, Any]) -
 
 
 def test_the_answer_of_a_pipeline_is_its_own(skills: dict[str, Any]) -> None:
-    """One that is waited for is not answered with 202, unless it takes too long."""
+    """A synchronous pipeline is answered with 202 only if it takes too long."""
     assert skills["later"]["answer"].startswith("202 with `job_id`")
     assert skills["later"]["timeout_ms"] is None
     assert skills["soon"]["answer"].startswith("200 with `status`")
@@ -78,27 +78,29 @@ def test_the_answer_of_a_pipeline_is_its_own(skills: dict[str, Any]) -> None:
 
 
 def test_the_inputs_of_a_pipeline_are_listed(skills: dict[str, Any]) -> None:
-    """From its `if`, from what its first step refers to, or from what its first command takes."""
+    """The inputs come from `if`, from the references of the first step, or from the schema of its command."""
     assert skills["later"]["input_schema"] == skills["seer.look"]["input_schema"]
     assert skills["strict"]["input_schema"] is None
     schema = skills["soon"]["input_schema"]
     assert schema["required"] == ["items", "name", "order"]
     assert schema["properties"]["order"]["required"] == ["total"]
     assert schema["properties"]["items"] == {}
-    good = {"name": "Ada", "items": [{"sku": 1}], "order": {"total": 12}}
-    assert jsonschema_rs.is_valid(schema, good)
-    for name in good:
-        assert not jsonschema_rs.is_valid(schema, {key: good[key] for key in good if key != name})
+    payload = {"name": "Ada", "items": [{"sku": 1}], "order": {"total": 12}}
+    assert jsonschema_rs.is_valid(schema, payload)
+    for name in payload:
+        assert not jsonschema_rs.is_valid(schema, {key: payload[key] for key in payload if key != name})
 
 
 def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any]) -> None:
-    """One catalogue; the front matter is YAML, whatever the service and its plugins are called."""
+    """The file has the same skills; its front matter is YAML for every name of the service and its
+    plugins.
+    """
     text = skill_file(snapshot.service.name, "http://localhost:8080", [*all_skills(snapshot)])
-    start, front, body = text.split("---\n", 2)
+    start, front_text, body = text.split("---\n", 2)
     assert start == ""
-    about: Any = to_plain(parse_yaml(front, file="SKILL.md"))
-    assert about["name"] == "ada-s-home"
-    assert "seer.look" in about["description"]
+    front_matter: Any = to_plain(parse_yaml(front_text, file="SKILL.md"))
+    assert front_matter["name"] == "ada-s-home"
+    assert "seer.look" in front_matter["description"]
     for skill in skills.values():
         assert f"### {skill['name']}\n" in body
         assert f"`{skill['call']['method']} {skill['call']['path']}`" in body
@@ -108,6 +110,6 @@ def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any
 
 
 def test_no_secret_is_listed(snapshot: Snapshot, skills: dict[str, Any]) -> None:
-    """The catalogue may be open to all."""
+    """The catalogue may be public."""
     text = skill_file(snapshot.service.name, "", [*all_skills(snapshot)])
     assert "canary" not in f"{skills}{text}"

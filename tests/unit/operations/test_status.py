@@ -20,7 +20,7 @@ def last_run(status: LogStatus) -> Execution:
     return listed_execution(a_log_row(status=status))
 
 
-WELL = PluginStatus(
+HEALTHY = PluginStatus(
     name="well",
     uses="well",
     enabled=True,
@@ -36,14 +36,14 @@ WELL = PluginStatus(
     unhealthy=None,
 )
 KINDS = {
-    "refused": replace(WELL, refused="its entrypoint is not executable"),
-    "unhealthy": replace(WELL, unhealthy=FailedInit(job_id=None, error="init failed", at="")),
-    "open": replace(WELL, breakers={"poll": from_record(BreakerStatus, Breaker(state=BreakerState.OPEN))}),
-    "failed": replace(WELL, last_run=last_run(LogStatus.TIMED_OUT)),
-    "ill": replace(WELL, health=LogStatus.FAILED),
-    "well": WELL,
-    "new": replace(WELL, last_run=None, breakers={}),
-    "disabled": replace(WELL, enabled=False, refused="it is gone", last_run=last_run(LogStatus.FAILED)),
+    "refused": replace(HEALTHY, refused="its entrypoint is not executable"),
+    "unhealthy": replace(HEALTHY, unhealthy=FailedInit(job_id=None, error="init failed", at="")),
+    "open": replace(HEALTHY, breakers={"poll": from_record(BreakerStatus, Breaker(state=BreakerState.OPEN))}),
+    "failed": replace(HEALTHY, last_run=last_run(LogStatus.TIMED_OUT)),
+    "ill": replace(HEALTHY, health=LogStatus.FAILED),
+    "well": HEALTHY,
+    "new": replace(HEALTHY, last_run=None, breakers={}),
+    "disabled": replace(HEALTHY, enabled=False, refused="it is gone", last_run=last_run(LogStatus.FAILED)),
 }
 ORDER = [{"refused", "unhealthy", "open"}, {"failed", "ill"}, {"well", "new"}, {"disabled"}]
 
@@ -52,5 +52,5 @@ ORDER = [{"refused", "unhealthy", "open"}, {"failed", "ill"}, {"well", "new"}, {
 def test_plugins_in_trouble_come_first(kinds: list[str]) -> None:
     plugins = [replace(KINDS[kind], name=f"{kind}-{number}") for number, kind in enumerate(kinds)]
     names = [plugin.name for plugin in problems_first(plugins)]
-    wanted = [f"{kind}-{number}" for group in ORDER for number, kind in enumerate(kinds) if kind in group]
-    assert names == wanted
+    expected = [f"{kind}-{number}" for group in ORDER for number, kind in enumerate(kinds) if kind in group]
+    assert names == expected

@@ -1,4 +1,4 @@
-"""Every row of the table of operations names a function, and its types can be found."""
+"""Every row of the table of operations names a function whose types can be resolved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ductile.operations.table import OPERATIONS
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_operation_can_be_loaded(name: str) -> None:
-    """An async function of a context and a request, whose types are found from its annotations."""
+    """The function is async and takes a context and a request; its annotations give the types."""
     operation = OPERATIONS[name]
     assert inspect.iscoroutinefunction(operation.function)
     assert len(inspect.signature(operation.function).parameters) == 2

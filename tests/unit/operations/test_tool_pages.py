@@ -1,4 +1,4 @@
-"""The list of tools of a gateway with six hundred commands, in pages."""
+"""The list of the tools of a daemon with six hundred commands, in pages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMANDS = """\
 BYTES_PER_TOKEN = 4
 
 
-def gateway(directory: Path, names: list[str]) -> Snapshot:
+def snapshot_with(directory: Path, names: list[str]) -> Snapshot:
     directory.mkdir()
     plugins = "".join(f"  {name}: {{uses: tool}}\n" for name in names)
     return a_snapshot(
@@ -53,83 +53,85 @@ class Caller:
 
     async def page(self, **request: Any) -> tuple[list[ListedTool], str | None]:
         context = OperationContext(
-            store=cast("Any", None),  # the list comes from the configuration alone
+            store=cast("Any", None),  # the list depends on the configuration only
             snapshot=lambda: self.snapshot,
             now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
             rng=Random(1),
             source=Source(submitted_by=SubmittedBy.MCP, scopes=self.scopes),
         )
-        found = await list_tools(context, ListTools(**request))
-        return found.tools, found.next_cursor
+        response = await list_tools(context, ListTools(**request))
+        return response.tools, response.next_cursor
 
     async def pages(self, **request: Any) -> list[list[ListedTool]]:
         tools, cursor = await self.page(**request)
-        found = [tools]
+        pages = [tools]
         while cursor is not None:
             tools, cursor = await self.page(cursor=cursor, **request)
-            found.append(tools)
-        return found
+            pages.append(tools)
+        return pages
 
 
 @pytest.fixture(scope="module")
-def six_hundred(tmp_path_factory: pytest.TempPathFactory) -> Caller:
+def many_tools(tmp_path_factory: pytest.TempPathFactory) -> Caller:
     directory = tmp_path_factory.mktemp("many") / "all"
-    return Caller(snapshot=gateway(directory, [f"plugin-{number:03}" for number in range(200)]))
+    return Caller(snapshot=snapshot_with(directory, [f"plugin-{number:03}" for number in range(200)]))
 
 
-async def test_pages_have_every_tool_once_and_operations_first(six_hundred: Caller) -> None:
-    pages = await six_hundred.pages(limit=50)
-    names = [each.name for page in pages for each in page]
+async def test_pages_have_every_tool_once_and_operations_first(many_tools: Caller) -> None:
+    pages = await many_tools.pages(limit=50)
+    names = [tool.name for page in pages for tool in page]
     assert {len(page) for page in pages[:-1]} == {50}
-    assert names == [each.name for each in (await six_hundred.page())[0]]
+    assert names == [tool.name for tool in (await many_tools.page())[0]]
     assert names[: len(TOOLS)] == list(TOOLS)
     assert len(names) == len(set(names)) == len(TOOLS) + 600 + 1
     assert names[len(TOOLS) :] == sorted(names[len(TOOLS) :])
 
 
 async def test_a_change_between_two_pages_moves_no_other_tool(tmp_path: Path) -> None:
-    """Also if the tool that the cursor names has gone meanwhile."""
+    """This holds also if the tool that the cursor names is removed."""
     names = [f"plugin-{number}" for number in range(10)]
-    before = Caller(snapshot=gateway(tmp_path / "before", names))
-    whole = [each.name for each in (await before.page())[0]]
-    after = Caller(snapshot=gateway(tmp_path / "after", ["another", *names[:4], *names[5:], "plugin-55"]))
-    for limit in range(1, len(whole)):
+    before = Caller(snapshot=snapshot_with(tmp_path / "before", names))
+    all_names = [tool.name for tool in (await before.page())[0]]
+    after = Caller(
+        snapshot=snapshot_with(tmp_path / "after", ["another", *names[:4], *names[5:], "plugin-55"])
+    )
+    for limit in range(1, len(all_names)):
         first, cursor = await before.page(limit=limit)
-        rest, _ = await after.page(cursor=cursor)
-        seen = [each.name for each in (*first, *rest)]
-        assert len(seen) == len(set(seen))
-        assert {each for each in whole if "plugin-4__" not in each} <= set(seen)
+        remaining, _ = await after.page(cursor=cursor)
+        listed_names = [tool.name for tool in (*first, *remaining)]
+        assert len(listed_names) == len(set(listed_names))
+        assert {tool for tool in all_names if "plugin-4__" not in tool} <= set(listed_names)
 
 
-async def test_a_cursor_that_is_none_is_refused(six_hundred: Caller) -> None:
-    """The advice holds over HTTP and MCP, whose fields have different names."""
-    with pytest.raises(UsageError, match="cursor") as refused:
-        await six_hundred.page(cursor="nothing")
-    assert "cursor" not in str(refused.value.hint)
+async def test_a_cursor_that_is_none_is_refused(many_tools: Caller) -> None:
+    """The hint is valid for HTTP and MCP, which name the field differently."""
+    with pytest.raises(UsageError, match="cursor") as excinfo:
+        await many_tools.page(cursor="nothing")
+    assert "cursor" not in str(excinfo.value.hint)
 
 
 async def test_pages_and_finds_have_only_what_the_scopes_allow(tmp_path: Path) -> None:
     names = [f"plugin-{number}" for number in range(5)]
-    caller = Caller(snapshot=gateway(tmp_path / "some", names), scopes=("plugin-3:rw",))
-    listed = {each.name for page in await caller.pages(limit=3) for each in page}
-    configured = {each for each in listed if each not in TOOLS}
+    caller = Caller(snapshot=snapshot_with(tmp_path / "some", names), scopes=("plugin-3:rw",))
+    tool_names = {tool.name for page in await caller.pages(limit=3) for tool in page}
+    configured = {tool for tool in tool_names if tool not in TOOLS}
     assert configured == {f"run__plugin-3__{command}" for command in ("look", "change", "poll")}
-    found, cursor = await caller.page(query="plugin change", limit=100)
-    assert {each.name for each in found} <= listed
-    assert (found[0].name, cursor) == ("run__plugin-3__change", None)
+    matches, cursor = await caller.page(query="plugin change", limit=100)
+    assert {tool.name for tool in matches} <= tool_names
+    assert (matches[0].name, cursor) == ("run__plugin-3__change", None)
 
 
 async def test_a_command_says_what_a_call_may_do(tmp_path: Path) -> None:
-    """A command that reads changes nothing; one that may be repeated replaces nothing for good."""
+    """A read command changes nothing; a command that may be repeated is not destructive."""
     commands = "  look: {type: read}\n  set: {retry_safe: true}\n  send: {retry_safe: false}\n  do: {}\n"
     snapshot = a_snapshot(tmp_path, "plugins: {tool: {}}\n", tool=commands)
     tools, _ = await Caller(snapshot=snapshot).page(query="tool")
-    said = {
-        each.name: (each.read_only, each.destructive, each.idempotent)
-        for each in tools
-        if each.name not in TOOLS
+    hints = {
+        tool.name: (tool.read_only, tool.destructive, tool.idempotent)
+        for tool in tools
+        if tool.name not in TOOLS
     }
-    assert said == {
+    assert hints == {
         "run__tool__look": (True, False, True),
         "run__tool__set": (False, False, True),
         "run__tool__send": (False, True, False),
@@ -137,18 +139,18 @@ async def test_a_command_says_what_a_call_may_do(tmp_path: Path) -> None:
     }
 
 
-async def test_one_of_six_hundred_is_found_at_a_hundredth_of_the_price(six_hundred: Caller) -> None:
-    """The list is what an agent has in its context; the page `what-an-agent-can-do` names these figures."""
-    whole = tokens((await six_hundred.page())[0])
-    operations = tokens((await six_hundred.page(operations=True))[0])
-    found, _ = await six_hundred.page(query="change plugin-117", limit=5)
-    assert found[0].name == "run__plugin-117__change"
-    assert tokens(found) * 100 < whole
-    assert operations < 8_000
-    assert whole < 130 * 600 + operations
+async def test_one_of_six_hundred_is_found_at_a_hundredth_of_the_price(many_tools: Caller) -> None:
+    """The page `what-an-agent-can-do` contains these figures."""
+    all_tokens = count_tokens((await many_tools.page())[0])
+    operation_tokens = count_tokens((await many_tools.page(operations=True))[0])
+    matches, _ = await many_tools.page(query="change plugin-117", limit=5)
+    assert matches[0].name == "run__plugin-117__change"
+    assert count_tokens(matches) * 100 < all_tokens
+    assert operation_tokens < 8_000
+    assert all_tokens < 130 * 600 + operation_tokens
 
 
-def tokens(tools: list[ListedTool]) -> int:
-    """As the server of the Model Context Protocol lists them: without schemas of answers."""
-    shown = [{**to_builtins(each), "output_schema": None} for each in tools]
-    return len(json.dumps(shown, separators=(",", ":"))) // BYTES_PER_TOKEN
+def count_tokens(tools: list[ListedTool]) -> int:
+    """Return the approximate tokens of the list as an MCP server sends it, without schemas of responses."""
+    listing = [{**to_builtins(tool), "output_schema": None} for tool in tools]
+    return len(json.dumps(listing, separators=(",", ":"))) // BYTES_PER_TOKEN

@@ -1,4 +1,4 @@
-"""Advice for people at a terminal becomes advice for agents."""
+"""Hints for people at a terminal become hints for agents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ductile.operations.tools.wording import TOOL_OF_COMMAND, replace_cli_comman
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("hint", "expected"),
     [
         ("Fix the cause, then: ductile job retry 01ab-2", "Fix the cause, then: job_retry job_id=01ab-2"),
         ("ductile schedule resume timed nightly", "schedule_resume plugin=timed schedule=nightly"),
@@ -39,13 +39,13 @@ from ductile.operations.tools.wording import TOOL_OF_COMMAND, replace_cli_comman
         ("nothing to do", "nothing to do"),
     ],
 )
-def test_commands_become_calls(said: str, shown: str) -> None:
-    """A command that has a tool is written as its call; every other text stays as it is."""
-    assert replace_cli_commands(said) == shown
+def test_commands_become_calls(hint: str, expected: str) -> None:
+    """A command that has a tool becomes its call; every other text stays as it is."""
+    assert replace_cli_commands(hint) == expected
 
 
 def test_the_tools_that_are_named_exist() -> None:
-    """With the arguments that they take."""
+    """The arguments exist too."""
     for tool, *names in TOOL_OF_COMMAND.values():
         assert tool in TOOLS
         assert set(names) <= set(tool_fields(TOOLS[tool]))
@@ -55,6 +55,6 @@ def test_hints_of_problems_too() -> None:
     error = ConfigError(
         "bad", hint="ductile job list", problems=(Problem(message="x", hint="ductile plugin list"),)
     )
-    shown = reword_error(error)
-    assert isinstance(shown, ConfigError)
-    assert (shown.hint, shown.problems[0].hint) == ("job_list", "plugin_list")
+    reworded = reword_error(error)
+    assert isinstance(reworded, ConfigError)
+    assert (reworded.hint, reworded.problems[0].hint) == ("job_list", "plugin_list")

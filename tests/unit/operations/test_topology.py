@@ -1,4 +1,4 @@
-"""The topology: emitters and listeners of events, webhooks and hooks included, if they can run."""
+"""The topology has emitters and listeners of events, with webhooks and hooks, and whether they can run."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def topology(tmp_path: Path) -> Any:
     return to_builtins(topology_of(a_snapshot(tmp_path, CONFIG, maker=COMMANDS, taker=COMMANDS)))
 
 
-def running(plugin: str, command: str, standing: str) -> dict[str, str]:
+def target(plugin: str, command: str, standing: str) -> dict[str, str]:
     return {"plugin": plugin, "command": command, "standing": standing}
 
 
 def test_webhooks_are_sources(topology: Any) -> None:
-    """Each with its target; a webhook that publishes an event is among its emitters."""
-    nothing = dict.fromkeys(("plugin", "command", "standing", "pipeline", "event"))
+    """Each webhook has its target; one that publishes an event is among the emitters of the event."""
+    absent = dict.fromkeys(("plugin", "command", "standing", "pipeline", "event"))
     assert topology["webhooks"] == [
-        {**nothing, "name": "gh", "path": "/gh", "event": "gh.push"},
-        {**nothing, "name": "gp", "path": "/gp", **running("taker", "handle", "active")},
-        {**nothing, "name": "gr", "path": "/gr", **running("resting", "poll", "disabled")},
-        {**nothing, "name": "gl", "path": "/gl", "pipeline": "onpush"},
+        {**absent, "name": "gh", "path": "/gh", "event": "gh.push"},
+        {**absent, "name": "gp", "path": "/gp", **target("taker", "handle", "active")},
+        {**absent, "name": "gr", "path": "/gr", **target("resting", "poll", "disabled")},
+        {**absent, "name": "gl", "path": "/gl", "pipeline": "onpush"},
     ]
     pushed = next(event for event in topology["events"] if event["type"] == "gh.push")
     assert pushed["emitted_by"] == ["webhook:gh"]
@@ -60,7 +60,7 @@ def test_webhooks_are_sources(topology: Any) -> None:
 
 
 def test_hooks_name_their_source_and_their_target(topology: Any) -> None:
-    """Plugins and pipelines that notify, and the pipelines that wait for it."""
+    """Hooks list the plugins and pipelines that notify, and the pipelines that they start."""
     hooks = {hook["hook"]: hook for hook in topology["hooks"]}
     assert hooks["job.failed"] == {
         "hook": "job.failed",
@@ -72,22 +72,22 @@ def test_hooks_name_their_source_and_their_target(topology: Any) -> None:
 
 
 def test_a_plugin_that_cannot_run_emits_nothing_and_is_marked_as_a_listener(topology: Any) -> None:
-    """A disabled plugin emits nothing, and its routes are marked."""
-    made = next(event for event in topology["events"] if event["type"] == "made.it")
-    assert made["emitted_by"] == ["maker.poll", "taker.poll"]
-    assert made["heard_by"] == [
+    """A disabled plugin emits no event, and its routes are marked."""
+    made_event = next(event for event in topology["events"] if event["type"] == "made.it")
+    assert made_event["emitted_by"] == ["maker.poll", "taker.poll"]
+    assert made_event["heard_by"] == [
         {"route": "taker.handle", "from": "maker", "standing": "active"},
         {"route": "resting.poll", "from": "maker", "standing": "disabled"},
     ]
-    uses = {pipeline["name"]: pipeline for pipeline in topology["pipelines"]}
-    assert uses["onpush"]["cannot_run"] == ["resting.handle"]
-    assert uses["alarm"]["cannot_run"] == []
-    standing = {plugin["name"]: plugin["standing"] for plugin in topology["plugins"]}
-    assert standing == {"maker": "active", "taker": "active", "resting": "disabled", "ghost": "refused"}
+    pipelines = {pipeline["name"]: pipeline for pipeline in topology["pipelines"]}
+    assert pipelines["onpush"]["cannot_run"] == ["resting.handle"]
+    assert pipelines["alarm"]["cannot_run"] == []
+    standing_of = {plugin["name"]: plugin["standing"] for plugin in topology["plugins"]}
+    assert standing_of == {"maker": "active", "taker": "active", "resting": "disabled", "ghost": "refused"}
 
 
 def test_without_hooks_there_are_no_hook_edges(tmp_path: Path) -> None:
-    """Then there are no hooks."""
+    """The list of hooks is empty."""
     assert topology_of(a_snapshot(tmp_path, "plugins: {maker: {}}", maker=COMMANDS)).hooks == []
 
 

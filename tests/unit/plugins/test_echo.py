@@ -17,55 +17,55 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3] / "plugins"
 
 
-def ask(request: JsonObject) -> subprocess.CompletedProcess[str]:
+def run_plugin(request: JsonObject) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROOT / "echo" / "run.py"], input=json.dumps(request), capture_output=True, text=True, check=False
     )
 
 
-def answer(**request: object) -> JsonObject:
-    done = ask({"protocol": 2, "job_id": "j", "config": {}, "state": {}, "context": {}, **request})  # type: ignore[dict-item]
-    assert done.returncode == 0, done.stderr
-    decoded: JsonObject = json.loads(done.stdout)
-    return decoded
+def respond(**request: object) -> JsonObject:
+    process = run_plugin({"protocol": 2, "job_id": "j", "config": {}, "state": {}, "context": {}, **request})  # type: ignore[dict-item]
+    assert process.returncode == 0, process.stderr
+    response: JsonObject = json.loads(process.stdout)
+    return response
 
 
 def test_every_shipped_plugin_is_found_and_trusted() -> None:
     """Shipped plugins pass the trust checks without a warning."""
-    found = discover([ROOT])
-    assert "echo" in found.installed
-    assert not found.refused
-    assert not found.warnings
+    discovery = discover([ROOT])
+    assert "echo" in discovery.installed
+    assert not discovery.refused
+    assert not discovery.warnings
 
 
 def test_it_has_the_commands_its_manifest_declares() -> None:
     """An undeclared command is an error that is not retried."""
     for command in discover([ROOT]).installed["echo"].manifest.commands:
-        assert answer(command=command, event={"payload": {}})["status"] == "ok"
-    refusal = answer(command="dance")
+        assert respond(command=command, event={"payload": {}})["status"] == "ok"
+    refusal = respond(command="dance")
     assert (refusal["status"], refusal["retry"]) == ("error", False)
 
 
 def test_poll_counts_in_its_state() -> None:
     """`state_updates` come back as state."""
-    reply = answer(command="poll", config={"message": "hi"}, state={"count": 6})
-    assert reply["result"] == "hi"
-    assert reply["state_updates"] == {"count": 7}
+    response = respond(command="poll", config={"message": "hi"}, state={"count": 6})
+    assert response["result"] == "hi"
+    assert response["state_updates"] == {"count": 7}
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "result"),
     [({"message": "hi"}, "hi"), ({"a": 1}, '{"a": 1}'), ({"message": " "}, '{"message": " "}'), ({}, "{}")],
 )
-def test_handle_returns_its_payload(payload: JsonObject, said: str) -> None:
+def test_handle_returns_its_payload(payload: JsonObject, result: str) -> None:
     """An ok response has a result that is not blank."""
-    reply = answer(command="handle", event={"type": "t", "payload": payload})
-    assert reply["result"] == said
-    assert reply["events"] == [{"type": "echo.said", "payload": {"message": said}}]
+    response = respond(command="handle", event={"type": "t", "payload": payload})
+    assert response["result"] == result
+    assert response["events"] == [{"type": "echo.said", "payload": {"message": result}}]
 
 
 def test_another_protocol_exits_with_78() -> None:
     """Exit status 78 is never retried."""
-    done = ask({"protocol": 3, "command": "poll"})
-    assert done.returncode == 78
-    assert "protocol" in done.stderr
+    process = run_plugin({"protocol": 3, "command": "poll"})
+    assert process.returncode == 78
+    assert "protocol" in process.stderr

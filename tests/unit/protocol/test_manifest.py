@@ -1,4 +1,4 @@
-"""Reading manifests."""
+"""Manifests are read from YAML."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ entrypoint: run.sh
 """
 
 
-def read(text: str) -> Manifest:
+def parse(text: str) -> Manifest:
     return parse_manifest(parse_yaml(text, file="manifest.yaml"), file="manifest.yaml")
 
 
 def problems_of(text: str) -> tuple[Problem, ...]:
-    with pytest.raises(ConfigError) as caught:
-        read(text)
-    assert caught.value.problems
-    return caught.value.problems
+    with pytest.raises(ConfigError) as excinfo:
+        parse(text)
+    assert excinfo.value.problems
+    return excinfo.value.problems
 
 
 def test_every_key_of_a_manifest() -> None:
     """Version 1.10 is not the number 1.1."""
-    manifest = read(
+    manifest = parse(
         HEAD
         + """\
 description: Says what it hears
@@ -96,8 +96,8 @@ fact_outputs:
 
 
 def test_defaults() -> None:
-    """Concurrency is safe, commands write, facts are mirrored."""
-    manifest = read(
+    """Commands write and are concurrency-safe, and facts are mirrored in the state."""
+    manifest = parse(
         HEAD
         + "commands: [poll]\nfact_outputs: [{when: {command: poll}, from: state_updates, fact_type: a.b}]\n"
     )
@@ -120,12 +120,12 @@ def test_defaults() -> None:
 )
 def test_the_forms_of_commands_are_equivalent(commands: str) -> None:
     """A map, a list of objects and a list of names are accepted."""
-    assert read(HEAD + commands).commands == read(HEAD + "commands: [poll, health]\n").commands
+    assert parse(HEAD + commands).commands == parse(HEAD + "commands: [poll, health]\n").commands
 
 
 def test_unknown_keys_are_kept_and_ignored() -> None:
-    """At the top level and in a command."""
-    manifest = read(
+    """This holds for keys of the manifest and of a command."""
+    manifest = parse(
         HEAD + "stopwatch: {max_subs: 3}\nsecrets: [key]\ncommands:\n  poll: {cost: 1, type: read}\n"
     )
     assert manifest.unknown_keys == {"stopwatch": {"max_subs": 3}, "secrets": ["key"]}
@@ -133,7 +133,7 @@ def test_unknown_keys_are_kept_and_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "required", "optional"),
+    ("config_keys", "required", "optional"),
     [
         ("[a, b]", (), ("a", "b")),
         ("{required: [a], optional: [b]}", ("a",), ("b",)),
@@ -142,9 +142,9 @@ def test_unknown_keys_are_kept_and_ignored() -> None:
         ("{optional: {a: what it is for}}", (), ("a",)),
     ],
 )
-def test_config_keys(written: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    """`{required, optional}`; with the older plain list no key is required."""
-    manifest = read(HEAD + f"commands: [poll]\nconfig_keys: {written}\n")
+def test_config_keys(config_keys: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    """The form is `{required, optional}`; in the older plain list no key is required."""
+    manifest = parse(HEAD + f"commands: [poll]\nconfig_keys: {config_keys}\n")
     assert (manifest.required_config, manifest.optional_config) == (required, optional)
 
 
@@ -170,7 +170,11 @@ def test_required_keys(key: str, value: str | None) -> None:
     ],
 )
 def test_values_that_are_refused(line: str, key: str) -> None:
-    lines = [each for each in a_manifest().splitlines() if not each.startswith(f"{key}:")]
+    lines = [
+        manifest_line
+        for manifest_line in a_manifest().splitlines()
+        if not manifest_line.startswith(f"{key}:")
+    ]
     [problem] = problems_of("\n".join([*lines, line]))
     assert (problem.key, problem.line, problem.file) == (key, len(lines) + 1, "manifest.yaml")
 
@@ -229,7 +233,7 @@ def test_a_misspelt_key_is_named_where_the_right_one_is_missing() -> None:
     assert (problem.key, problem.hint) == ("entrypoint", "entrypiont is written instead")
     assert (
         problem.line
-        == head.splitlines().index(next(each for each in head.splitlines() if "piont" in each)) + 1
+        == head.splitlines().index(next(line for line in head.splitlines() if "piont" in line)) + 1
     )
 
 
@@ -251,7 +255,7 @@ def test_a_manifest_has_to_be_a_mapping(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "schema"),
+    ("declaration", "schema"),
     [
         ({}, {}),
         (True, True),
@@ -281,6 +285,8 @@ def test_a_manifest_has_to_be_a_mapping(text: str) -> None:
         ),
     ],
 )
-def test_schemas_become_json_schema(written: dict[str, JsonValue] | bool, schema: JsonValue) -> None:
-    """A JSON Schema stays, the compact form is translated; an unclear form never refuses a payload."""
-    assert to_json_schema(written) == schema
+def test_schemas_become_json_schema(declaration: dict[str, JsonValue] | bool, schema: JsonValue) -> None:
+    """A JSON Schema stays as it is, the compact form is translated, and an unclear form accepts any
+    payload.
+    """
+    assert to_json_schema(declaration) == schema

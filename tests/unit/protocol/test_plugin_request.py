@@ -16,7 +16,7 @@ EVENT = RequestEvent(type="file.changed", payload={"n": 1}, source="watch", time
 
 
 def a_request(command: str = "poll", **changes: object) -> PluginRequest:
-    made = PluginRequest(
+    request = PluginRequest(
         job_id="j1",
         command=command,
         instance="mail",
@@ -26,17 +26,17 @@ def a_request(command: str = "poll", **changes: object) -> PluginRequest:
         deadline_at=NOON,
         event=EVENT,
     )
-    return replace(made, **changes)
+    return replace(request, **changes)
 
 
-def decoded(request: PluginRequest) -> dict[str, JsonValue]:
+def encode_and_decode(request: PluginRequest) -> dict[str, JsonValue]:
     body: dict[str, JsonValue] = json.loads(encode_request(request))
     return body
 
 
 def test_the_fields_of_every_request() -> None:
-    """A poll has no others; an absent field is left out, never null."""
-    assert decoded(a_request()) == {
+    """A poll has no other fields; an absent field is left out, never null."""
+    assert encode_and_decode(a_request()) == {
         "protocol": 2,
         "job_id": "j1",
         "command": "poll",
@@ -50,7 +50,7 @@ def test_the_fields_of_every_request() -> None:
 
 def test_a_payload_is_passed_when_there_is_one() -> None:
     """An empty payload is a payload."""
-    assert decoded(a_request(payload={}))["payload"] == {}
+    assert encode_and_decode(a_request(payload={}))["payload"] == {}
 
 
 def test_the_event_of_a_request() -> None:
@@ -62,22 +62,22 @@ def test_the_event_of_a_request() -> None:
         "timestamp": "2026-02-08T12:00:00.000000Z",
         "event_id": "e1",
     }
-    assert decoded(a_request("handle"))["event"] == plain
+    assert encode_and_decode(a_request("handle"))["event"] == plain
     full = replace(EVENT, dedupe_key="k", headers={"x-id": "7"})
     expected = {**plain, "dedupe_key": "k", "headers": {"x-id": "7"}}
-    assert decoded(a_request("handle", event=full))["event"] == expected
+    assert encode_and_decode(a_request("handle", event=full))["event"] == expected
 
 
 @pytest.mark.parametrize("payload", [None, {"a": 1}])
 @pytest.mark.parametrize("command", ["poll", "health", "init"])
 def test_poll_health_and_init_never_get_an_event(command: str, payload: JsonValue) -> None:
-    assert "event" not in decoded(a_request(command, payload=payload))
+    assert "event" not in encode_and_decode(a_request(command, payload=payload))
 
 
 def test_a_custom_command_gets_the_event_with_its_payload() -> None:
-    """Only when it was given a payload."""
-    assert "event" in decoded(a_request("sync", payload={}))
-    assert "event" not in decoded(a_request("sync"))
+    """The event is sent only if the command was given a payload."""
+    assert "event" in encode_and_decode(a_request("sync", payload={}))
+    assert "event" not in encode_and_decode(a_request("sync"))
     assert carries_event("sync", has_payload=True)
     assert not carries_event("sync", has_payload=False)
 
@@ -88,11 +88,11 @@ def test_handle_without_an_event_is_a_programming_error() -> None:
 
 
 def test_integers_stay_exact() -> None:
-    """Beyond 2^53, and beyond 64 bits."""
+    """The integers are beyond 2^53 and beyond 64 bits."""
     state: dict[str, JsonValue] = {"a": 2**53 + 1, "b": -(2**64) - 1, "c": 10**40}
-    assert decoded(a_request(state=state))["state"] == state
+    assert encode_and_decode(a_request(state=state))["state"] == state
 
 
 def test_text_that_is_not_unicode_does_not_stop_a_job() -> None:
-    """An environment variable may hold any bytes."""
-    assert decoded(a_request(config={"k": "\udcff ü"}))["config"] == {"k": "\udcff ü"}
+    """An environment variable may contain any bytes."""
+    assert encode_and_decode(a_request(config={"k": "\udcff ü"}))["config"] == {"k": "\udcff ü"}

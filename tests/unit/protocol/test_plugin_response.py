@@ -1,4 +1,4 @@
-"""Valid responses of a plugin, and the violations of invalid ones."""
+"""Valid responses of a plugin, and the violations in invalid ones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ductile.protocol.plugin_messages import (
 )
 
 
-def answer(**fields: JsonValue) -> DecodedResponse | ProtocolViolation:
+def decode(**fields: JsonValue) -> DecodedResponse | ProtocolViolation:
     return decode_response(json.dumps(fields).encode())
 
 
 def ok(**fields: JsonValue) -> PluginResponse:
-    found = answer(status="ok", **{"result": "x", **fields})
-    assert isinstance(found, DecodedResponse), found
-    return found.response
+    decoded = decode(status="ok", **{"result": "x", **fields})
+    assert isinstance(decoded, DecodedResponse), decoded
+    return decoded.response
 
 
-def fault(**fields: JsonValue) -> str:
-    found = answer(**fields)
-    assert isinstance(found, ProtocolViolation), found
-    return found.message
+def violation_message(**fields: JsonValue) -> str:
+    decoded = decode(**fields)
+    assert isinstance(decoded, ProtocolViolation), decoded
+    return decoded.message
 
 
 @pytest.mark.parametrize("result", ["text", 0, False, 1.5, [], {}, {"a": None}, [None], 2**80])
@@ -43,30 +43,30 @@ def test_any_value_is_a_result_but_null_and_blank(result: JsonValue) -> None:
 @pytest.mark.parametrize("result", [None, "", " \n\t"])
 def test_ok_needs_a_result(result: JsonValue) -> None:
     """`result` is required with ok."""
-    assert "`result`" in fault(status="ok", result=result)
-    assert "`result`" in fault(status="ok")
+    assert "`result`" in violation_message(status="ok", result=result)
+    assert "`result`" in violation_message(status="ok")
 
 
 @pytest.mark.parametrize("error", [None, "", "  ", 5, ["x"]])
 def test_error_needs_a_text(error: JsonValue) -> None:
     """`error` is required with error."""
-    assert "`error`" in fault(status="error", error=error)
+    assert "`error`" in violation_message(status="error", error=error)
 
 
 def test_an_error_is_retried_by_default() -> None:
-    lasting = answer(status="error", error="no", retry=False)
-    passing = answer(status="error", error="no", events=[{"type": "t", "payload": {}}])
-    assert isinstance(lasting, DecodedResponse)
-    assert isinstance(passing, DecodedResponse)
-    assert not lasting.response.retry
-    assert passing.response == PluginResponse(
+    permanent = decode(status="error", error="no", retry=False)
+    temporary = decode(status="error", error="no", events=[{"type": "t", "payload": {}}])
+    assert isinstance(permanent, DecodedResponse)
+    assert isinstance(temporary, DecodedResponse)
+    assert not permanent.response.retry
+    assert temporary.response == PluginResponse(
         ok=False, error="no", events=(PluginEvent(type="t", payload={}),)
     )
 
 
 def test_every_field_of_a_response() -> None:
     """Unknown fields are ignored."""
-    found = answer(
+    decoded = decode(
         status="ok",
         result={"n": 1},
         events=[{"type": "a", "payload": {"x": 1}, "dedupe_key": "k"}, {"type": "b"}],
@@ -76,7 +76,7 @@ def test_every_field_of_a_response() -> None:
         cost=2,
         unknown={"deep": []},
     )
-    assert found == DecodedResponse(
+    assert decoded == DecodedResponse(
         response=PluginResponse(
             ok=True,
             result={"n": 1},
@@ -100,7 +100,7 @@ def test_every_field_of_a_response() -> None:
 
 
 def test_null_is_the_same_as_absent() -> None:
-    """In some languages an empty list or an unset field is written as null."""
+    """Some languages write an empty list or an unset field as null."""
     absent: dict[str, JsonValue] = dict.fromkeys(
         ("error", "retry", "events", "state_updates", "logs", "artifacts", "cost")
     )
@@ -108,7 +108,7 @@ def test_null_is_the_same_as_absent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "place"),
+    ("fields", "path"),
     [
         ({"status": "fine"}, "`status`"),
         ({"status": None}, "`status`"),
@@ -138,8 +138,8 @@ def test_null_is_the_same_as_absent() -> None:
         ({"artifacts": [{"name": "f", "path": "/f", "sha256": 1}]}, "`artifacts[0]`.sha256"),
     ],
 )
-def test_a_wrong_type_is_reported_with_its_path(fields: dict[str, JsonValue], place: str) -> None:
-    assert place in fault(**{"status": "ok", "result": "x", **fields})
+def test_a_wrong_type_is_reported_with_its_path(fields: dict[str, JsonValue], path: str) -> None:
+    assert path in violation_message(**{"status": "ok", "result": "x", **fields})
 
 
 @pytest.mark.parametrize(
@@ -168,21 +168,21 @@ def test_a_wrong_type_is_reported_with_its_path(fields: dict[str, JsonValue], pl
     ],
 )
 def test_output_that_is_not_one_json_object(stdout: bytes, words: str) -> None:
-    """The message helps to find the mistake."""
-    found = decode_response(stdout)
-    assert isinstance(found, ProtocolViolation)
-    assert words in found.message
+    """The message names the mistake."""
+    violation = decode_response(stdout)
+    assert isinstance(violation, ProtocolViolation)
+    assert words in violation.message
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 @pytest.mark.parametrize("levels", [MAX_DEPTH, 1_000, 5_000, 500_000])
 def test_deep_nesting_is_refused(opening: bytes, levels: int) -> None:
-    """A plugin must not crash the daemon, neither here nor where the response is stored."""
+    """A plugin must not crash the daemon, neither during decoding nor in the store."""
     closing = b"]" if opening == b"[" else b"}"
     stdout = b'{"status": "ok", "result": ' + opening * levels + b"1" + closing * levels + b"}"
-    found = decode_response(stdout)
-    assert isinstance(found, ProtocolViolation)
-    assert "nested deeper" in found.message
+    violation = decode_response(stdout)
+    assert isinstance(violation, ProtocolViolation)
+    assert "nested deeper" in violation.message
 
 
 def test_nesting_up_to_the_limit_is_accepted() -> None:

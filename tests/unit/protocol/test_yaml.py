@@ -1,4 +1,4 @@
-"""Reading YAML: types, locations and refusals."""
+"""YAML is read with types, locations and refusals."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import ListNode, MapNode, ScalarNode, to_plain
 
 
-def plain(text: str) -> object:
+def read_plain(text: str) -> object:
     return to_plain(parse_yaml(text, file="f.yaml"))
 
 
 def problems(data: bytes | str) -> tuple[Problem, ...]:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as excinfo:
         to_plain(parse_yaml(data, file="f.yaml"))
-    return refused.value.problems
+    return excinfo.value.problems
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def problems(data: bytes | str) -> tuple[Problem, ...]:
     ],
 )
 def test_scalars_have_their_yaml_1_2_meaning(text: str, value: object) -> None:
-    """`on` and `22:00` stay text; only the core schema types a scalar, and only a plain one."""
-    assert plain(text) == value
+    """`on` and `22:00` stay text; only the core schema gives a type, and only to a plain scalar."""
+    assert read_plain(text) == value
 
 
 def test_an_empty_file_is_none() -> None:
@@ -58,12 +58,12 @@ def test_every_node_has_its_location() -> None:
     """Line and column count from 1."""
     root = parse_yaml("a: 1\nb:\n  - x\n  -  y\n", file="f.yaml")
     assert isinstance(root, MapNode)
-    listed = root.get("b")
-    assert isinstance(listed, ListNode)
+    node = root.get("b")
+    assert isinstance(node, ListNode)
     assert (
-        listed.items[1].location.file,
-        listed.items[1].location.line,
-        listed.items[1].location.column,
+        node.items[1].location.file,
+        node.items[1].location.line,
+        node.items[1].location.column,
     ) == (
         "f.yaml",
         4,
@@ -103,7 +103,9 @@ def test_all_duplicate_keys_are_reported_with_both_lines() -> None:
     ],
 )
 def test_invalid_yaml_is_a_problem(data: bytes | str, words: str) -> None:
-    """Syntax, tags, several documents, cycles and numbers without a JSON form: never a traceback."""
+    """Syntax, tags, several documents, cycles and numbers without a JSON form are problems, never
+    tracebacks.
+    """
     (problem, *_) = problems(data)
     assert words in problem.message
     assert problem.file == "f.yaml"
@@ -111,7 +113,7 @@ def test_invalid_yaml_is_a_problem(data: bytes | str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "message", "hint"),
+    ("text", "position", "message", "hint"),
     [
         ('a: 1\nb: "hello\nc: 2\nd: 3\n', (2, 4), 'the quote " is not closed', 'end the value with "'),
         ("a: 'open\nb: 1\n", (1, 4), "the quote ' is not closed", "end the value with '"),
@@ -126,14 +128,19 @@ def test_invalid_yaml_is_a_problem(data: bytes | str, words: str) -> None:
 )
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
 def test_a_mistake_is_reported_at_its_cause(
-    monkeypatch: pytest.MonkeyPatch, loader: str, text: str, place: tuple[int, int], message: str, hint: str
+    monkeypatch: pytest.MonkeyPatch,
+    loader: str,
+    text: str,
+    position: tuple[int, int],
+    message: str,
+    hint: str,
 ) -> None:
-    """Not where the parser stops, which may be the end of the file."""
+    """The parser may stop later, even at the end of the file."""
     if loader == "SafeLoader":
         monkeypatch.delattr(yaml, "CSafeLoader")
         message = message.replace("did not find expected", "expected")
     (problem,) = problems(text)
-    assert (problem.line, problem.column) == place
+    assert (problem.line, problem.column) == position
     assert message in problem.message
     assert hint in (problem.hint or "")
 
@@ -151,7 +158,7 @@ def test_aliases_cannot_expand_without_bound() -> None:
 
 
 def test_aliases_cannot_nest_without_bound() -> None:
-    """The depth of an alias's content counts, or a later recursion would overflow."""
+    """The depth of the aliased content counts; otherwise a later recursion would overflow."""
     deep = "a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60
     assert "nested deeper" in problems(deep)[0].message
 
@@ -159,8 +166,8 @@ def test_aliases_cannot_nest_without_bound() -> None:
 def test_merge_keys_add_missing_entries() -> None:
     """`<<` takes one mapping or several: written keys win, then the first mapping that has the key."""
     text = "d: &d {a: 1, b: 2}\ne: &e {b: 3, c: 4}\nf: {<<: [*d, *e], a: 9}\n"
-    assert plain(text) == {"d": {"a": 1, "b": 2}, "e": {"b": 3, "c": 4}, "f": {"a": 9, "b": 2, "c": 4}}
-    assert plain('"<<": 5') == {"<<": 5}
+    assert read_plain(text) == {"d": {"a": 1, "b": 2}, "e": {"b": 3, "c": 4}, "f": {"a": 9, "b": 2, "c": 4}}
+    assert read_plain('"<<": 5') == {"<<": 5}
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:

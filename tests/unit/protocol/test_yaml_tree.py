@@ -1,4 +1,4 @@
-"""Lookups in a large tree take no longer than in a small one."""
+"""A lookup in a large tree takes no longer than in a small one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LOCATION = SourceLocation(file="x", line=1, column=1)
 
 
 class CountedText(str):
-    """Counts comparisons."""
+    """A text that counts comparisons."""
 
     __slots__ = ()
     compared = 0

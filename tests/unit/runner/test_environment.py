@@ -1,4 +1,4 @@
-"""A plugin's environment is an allow-list."""
+"""The environment of a plugin is an allow-list."""
 
 from __future__ import annotations
 
@@ -23,33 +23,42 @@ JOB = job_variables(store_id="s", daemon="h:1:2", job_id="j", plugin="mail", com
 
 
 def test_only_what_is_allowed_is_inherited() -> None:
-    """No credential of the daemon, and none of its own settings, reaches a plugin."""
-    made = plugin_environment(DAEMON, job=JOB)
-    assert "canary" not in made.values()
-    assert set(made) == {"PATH", "HOME", "LANG", "LC_TIME", "TZ", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", *JOB}
+    """No credential and no setting of the daemon reaches a plugin."""
+    environment = plugin_environment(DAEMON, job=JOB)
+    assert "canary" not in environment.values()
+    assert set(environment) == {
+        "PATH",
+        "HOME",
+        "LANG",
+        "LC_TIME",
+        "TZ",
+        "XDG_RUNTIME_DIR",
+        "SSH_AUTH_SOCK",
+        *JOB,
+    }
 
 
 def test_more_is_passed_through_by_name() -> None:
-    """`plugin_env_passthrough`; a name that is not set stays unset."""
-    made = plugin_environment(DAEMON, passthrough=["HTTP_PROXY", "NOT_SET"], job=JOB)
-    assert made["HTTP_PROXY"] == "http://proxy"
-    assert "NOT_SET" not in made
+    """The setting is `plugin_env_passthrough`; a name that is not set stays unset."""
+    environment = plugin_environment(DAEMON, passthrough=["HTTP_PROXY", "NOT_SET"], job=JOB)
+    assert environment["HTTP_PROXY"] == "http://proxy"
+    assert "NOT_SET" not in environment
 
 
 def test_the_plugins_own_variables_win_over_the_daemons() -> None:
-    """The plugin's `env`."""
-    made = plugin_environment(DAEMON, own={"PATH": "/opt/bin", "TOKEN": "t"}, job=JOB)
-    assert (made["PATH"], made["TOKEN"]) == ("/opt/bin", "t")
+    """The setting is the plugin's `env`."""
+    environment = plugin_environment(DAEMON, own={"PATH": "/opt/bin", "TOKEN": "t"}, job=JOB)
+    assert (environment["PATH"], environment["TOKEN"]) == ("/opt/bin", "t")
 
 
 def test_the_variables_of_the_job_cannot_be_replaced() -> None:
     """Recovery finds processes by these variables."""
-    made = plugin_environment(DAEMON, own={"DUCTILE_JOB_ID": "other"}, job=JOB)
-    assert made["DUCTILE_JOB_ID"] == "j"
+    environment = plugin_environment(DAEMON, own={"DUCTILE_JOB_ID": "other"}, job=JOB)
+    assert environment["DUCTILE_JOB_ID"] == "j"
 
 
 def test_the_job_is_described() -> None:
-    """Which job it is; a trace only where there is one."""
+    """The variables identify the job; a trace id is set only if there is a trace."""
     assert JOB == {
         "DUCTILE_STORE_ID": "s",
         "DUCTILE_DAEMON": "h:1:2",
@@ -62,7 +71,7 @@ def test_the_job_is_described() -> None:
         store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2, trace_id="t"
     )
     assert traced["DUCTILE_TRACE_ID"] == "t"
-    kept = job_variables(
+    variables = job_variables(
         store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2, data_dir="/d"
     )
-    assert kept["DUCTILE_DATA_DIR"] == "/d"
+    assert variables["DUCTILE_DATA_DIR"] == "/d"

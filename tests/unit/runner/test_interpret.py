@@ -1,4 +1,4 @@
-"""The error text of a failed attempt."""
+"""The outcome and the error text of an execution."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_error_says_how_it_ended(status: ExitStatus, words: str) -> None:
 
 
 def test_the_error_ends_with_the_last_line_of_stderr() -> None:
-    """A traceback has its message there."""
+    """The message of a traceback is in its last line."""
     trace = b"Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'x'\n"
     error = failed(ExitStatus(exit_code=1), stderr=trace).error
     assert error.endswith("stderr ends with: ModuleNotFoundError: No module named 'x'")
@@ -43,14 +43,14 @@ def test_the_error_ends_with_the_last_line_of_stderr() -> None:
 
 
 def test_the_output_is_kept_with_what_cannot_be_read_replaced() -> None:
-    """Stdout and stderr are kept, whatever they hold."""
+    """Stdout and stderr are kept, whatever their bytes."""
     evidence = failed(ExitStatus(exit_code=0), stdout=b"a\xffb\0c", stderr=b"\xed\xa0\x80").evidence
     assert evidence.stdout == "a\ufffdb\ufffdc"
     assert evidence.stderr == "\ufffd\ufffd\ufffd"
 
 
 def test_cut_output_and_leftovers_are_warnings() -> None:
-    """They do not change the outcome."""
+    """The warnings do not change the outcome."""
     output = ProcessOutput(
         status=ExitStatus(exit_code=0),
         stdout=b'{"status": "ok", "result": 1}',
@@ -65,7 +65,7 @@ def test_cut_output_and_leftovers_are_warnings() -> None:
 
 
 def test_a_launch_does_not_show_its_environment() -> None:
-    """The environment may hold secrets; a value that is logged by accident must not."""
+    """The environment may contain secrets, and a launch may be logged by accident."""
     run = Launch(
         entrypoint="/bin/true",
         request=b"{}",
@@ -77,19 +77,19 @@ def test_a_launch_does_not_show_its_environment() -> None:
     assert "/bin/true" in repr(run)
 
 
-def kept(stdout: bytes, script: Script | None = None) -> str | None:
-    """The output as the log keeps it."""
+def logged_stdout(stdout: bytes, script: Script | None = None) -> str | None:
+    """Return the output as the log stores it."""
     output = ProcessOutput(status=ExitStatus(exit_code=0), stdout=stdout, stderr=b"")
     return mask_state_secrets(interpret(Exited(output=output), script).outcome).evidence.stdout
 
 
 @pytest.mark.parametrize("status", ['"ok", "result": 1', '"error", "error": "no"'])
 def test_the_log_has_no_tokens_of_the_state(status: str) -> None:
-    """Many may read the log of a job; the state is masked when it is shown, and so is its copy here."""
+    """Many users may read the log, so its copy of the state is masked like the state."""
     updates = '{"oauth": {"refresh_token": "canary", "token_expires_at": 12345678901234567890}}'
-    stored = kept(f'{{"status": {status}, "state_updates": {updates}}}'.encode())
-    assert stored is not None
-    assert json.loads(stored)["state_updates"] == {
+    stdout = logged_stdout(f'{{"status": {status}, "state_updates": {updates}}}'.encode())
+    assert stdout is not None
+    assert json.loads(stdout)["state_updates"] == {
         "oauth": {"refresh_token": "********", "token_expires_at": 12345678901234567890}
     }
 
@@ -103,10 +103,10 @@ def test_the_log_has_no_tokens_of_the_state(status: str) -> None:
     ],
 )
 def test_other_output_is_kept_as_it_is(stdout: bytes) -> None:
-    assert kept(stdout) == stdout.decode()
+    assert logged_stdout(stdout) == stdout.decode()
 
 
 def test_the_output_of_a_script_is_kept_as_it_is() -> None:
-    """It has no state; what it prints is its result."""
+    """A script has no state; its output is its result."""
     printed = b'{"status": "ok", "result": 1, "state_updates": {"token": "a"}}'
-    assert kept(printed, Script(argv=("x",), directory="/")) == printed.decode()
+    assert logged_stdout(printed, Script(argv=("x",), directory="/")) == printed.decode()

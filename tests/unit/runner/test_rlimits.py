@@ -1,4 +1,4 @@
-"""Limits that the kernel enforces, whatever number a configuration holds."""
+"""Resource limits are valid for the kernel, whatever number a configuration contains."""
 
 from __future__ import annotations
 

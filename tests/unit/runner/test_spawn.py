@@ -1,4 +1,4 @@
-"""Processes that are spawned in threads and handed over to the loop."""
+"""Processes are spawned in threads and handed over to the loop."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NO_STACK = 2**46
 
 
 async def test_many_processes_at_once(tmp_path: Path) -> None:
-    """However spawn and exit race: a thousand processes, each with its own output."""
+    """A thousand processes have their own output, however spawn and exit race."""
     runner, launch = SpawnRunner(), a_launch(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"))
 
-    async def one_after_another() -> None:
+    async def run_in_sequence() -> None:
         for _ in range(125):
             process = await runner.start(launch)
             assert isinstance(process, SupervisedProcess)
@@ -36,7 +36,7 @@ async def test_many_processes_at_once(tmp_path: Path) -> None:
             assert isinstance(ending, Exited)
             assert ending.output.stdout.decode().strip() == OK
 
-    await asyncio.wait_for(asyncio.gather(*(one_after_another() for _ in range(8))), 90)
+    await asyncio.wait_for(asyncio.gather(*(run_in_sequence() for _ in range(8))), 90)
     await runner.close()
 
 
@@ -57,18 +57,18 @@ async def test_a_running_process_can_be_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_process_is_timed_from_its_start(tmp_path: Path) -> None:
-    """Not from when the loop had time for it: the loop is blocked while the process runs."""
+    """The loop is blocked while the process runs, so the time of the hand-over does not count."""
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
 
     def let_it_end() -> float:
-        """Return how long the process had run by then, at least."""
+        """Let the process end, and return how long it ran at least."""
         with fifo.open("w") as go:  # blocks until the process has opened it
-            began = time.monotonic()
-            subprocess.run(["/bin/sh", "-c", ":"], check=True)  # takes a while
-            ran = time.monotonic() - began
+            started_at = time.monotonic()
+            subprocess.run(["/bin/sh", "-c", ":"], check=True)  # takes some milliseconds
+            run_time = time.monotonic() - started_at
             go.write("go\n")
-        return ran
+        return run_time
 
     runner = SpawnRunner()
     starting = asyncio.create_task(
@@ -77,20 +77,20 @@ async def test_a_process_is_timed_from_its_start(tmp_path: Path) -> None:
         )
     )
     await asyncio.sleep(0)
-    ran = let_it_end()
+    run_time = let_it_end()
     started = await asyncio.wait_for(starting, 60)
     assert isinstance(started, SupervisedProcess)
-    assert started.age >= ran
+    assert started.age >= run_time
     ending = await started.wait()
     assert isinstance(ending, Exited)
-    assert ending.output.duration.total_seconds() >= ran
+    assert ending.output.duration.total_seconds() >= run_time
     await runner.close()
 
 
 async def test_a_process_that_cannot_be_watched_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would run unseen until the next start of the daemon. It has not received its request."""
+    """Otherwise it would run until the next start of the daemon. It has not received its request."""
 
     def fail(_pid: int) -> int:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -112,9 +112,9 @@ async def test_a_process_that_is_started_while_the_runner_closes_is_killed(tmp_p
     assert isinstance(first, SupervisedProcess)
     closing = asyncio.create_task(runner.close())
     await asyncio.sleep(0)
-    late = asyncio.create_task(runner.start(a_launch(lasting)))
+    late_start = asyncio.create_task(runner.start(a_launch(lasting)))
     await asyncio.wait_for(closing, 60)
-    started = await asyncio.wait_for(late, 60)
+    started = await asyncio.wait_for(late_start, 60)
     assert isinstance(started, SupervisedProcess)
     await asyncio.wait_for(started.wait(), 60)
     await runner.close()
@@ -122,7 +122,7 @@ async def test_a_process_that_is_started_while_the_runner_closes_is_killed(tmp_p
 
 
 async def test_a_process_whose_caller_was_cancelled_is_killed(tmp_path: Path) -> None:
-    """Cancelled while the thread spawns it: the runner does not close before it is gone."""
+    """The caller is cancelled while the thread spawns; the runner waits for the process before it closes."""
     runner = SpawnRunner()
     starting = asyncio.create_task(runner.start(a_launch(an_executable(tmp_path, LASTING))))
     await asyncio.sleep(0)
@@ -134,12 +134,12 @@ async def test_a_process_whose_caller_was_cancelled_is_killed(tmp_path: Path) ->
 
 
 async def test_a_process_whose_caller_is_cancelled_at_the_hand_over_is_killed(tmp_path: Path) -> None:
-    """Cancelled after the process was handed over and before the caller could take it."""
+    """The caller is cancelled after the hand-over and before it takes the process."""
     runner = SpawnRunner()
     starting = asyncio.create_task(runner.start(a_launch(an_executable(tmp_path, LASTING))))
     async with asyncio.timeout(60):
         while not starting.done():
-            if runner.active:  # this task runs before the caller, which was woken by the hand-over
+            if runner.active:  # this task runs before the caller, which the hand-over has woken
                 starting.cancel()
             await asyncio.sleep(0)
     assert starting.cancelled()
@@ -148,15 +148,15 @@ async def test_a_process_whose_caller_is_cancelled_at_the_hand_over_is_killed(tm
 
 
 async def test_without_a_thread_nothing_is_started_then_or_later(tmp_path: Path) -> None:
-    """A machine that is short of processes is short of threads too: the job goes back to the queue."""
-    ran = tmp_path / "ran"
-    launch = a_launch(an_executable(tmp_path, f"#!/bin/sh\necho once >>{ran}\n"))
+    """A machine without processes has no threads either: the job goes back to the queue."""
+    marker = tmp_path / "ran"
+    launch = a_launch(an_executable(tmp_path, f"#!/bin/sh\necho once >>{marker}\n"))
     runner = SpawnRunner()
-    usual = threading.stack_size(NO_STACK)
+    default_size = threading.stack_size(NO_STACK)
     try:
         refused = await runner.start(launch)
     finally:
-        threading.stack_size(usual)
+        threading.stack_size(default_size)
     assert isinstance(refused, CouldNotStart)
     assert refused.resources_exhausted
     started = await asyncio.wait_for(runner.start(launch), 60)
@@ -164,4 +164,4 @@ async def test_without_a_thread_nothing_is_started_then_or_later(tmp_path: Path)
     await asyncio.wait_for(started.wait(), 60)
     await asyncio.wait_for(runner.close(), 60)
     assert not children()
-    assert ran.read_text() == "once\n"
+    assert marker.read_text() == "once\n"

@@ -1,4 +1,4 @@
-"""Supervision of a process whose exit the test controls."""
+"""The supervision of a process whose exit the test controls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ductile.runner.process.supervisor import PipeEnds, SupervisedProcess, open_
 
 
 class FakeHandle:
-    """The handle of a process; the test decides when it exits and when that is noticed."""
+    """The handle of a process; the test decides when the process exits and when that is reported."""
 
     pid = 2**30
 
@@ -61,7 +61,7 @@ class FakeHandle:
         self.on_exit()
 
 
-def supervised(
+def supervise(
     handle: FakeHandle,
     pipes: PipeEnds,
     grace: GracePeriods,
@@ -84,16 +84,16 @@ def supervised(
 
 
 async def deadline_passes() -> None:
-    """Let the loop run what is due."""
+    """Let the loop run the callbacks that are due."""
     for _ in range(3):
         await asyncio.sleep(0)
 
 
 async def test_an_exit_before_the_deadline_counts_although_it_is_noticed_later() -> None:
-    """Its response decides."""
+    """The response of the process decides."""
     handle, pipes = FakeHandle(), open_pipes()
     handle.exited = True
-    process = supervised(handle, pipes, GracePeriods())
+    process = supervise(handle, pipes, GracePeriods())
     await deadline_passes()
     os.write(pipes.plugin_ends[1], b"answer")
     pipes.close_plugin_ends()
@@ -105,9 +105,9 @@ async def test_an_exit_before_the_deadline_counts_although_it_is_noticed_later()
 
 
 async def test_a_process_that_runs_at_the_deadline_is_timed_out() -> None:
-    """Even if it exits by itself a moment later."""
+    """The process may exit by itself a moment later."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods())
+    process = supervise(handle, pipes, GracePeriods())
     await deadline_passes()
     assert handle.signals == [signal.SIGTERM]
     pipes.close_plugin_ends()
@@ -117,10 +117,10 @@ async def test_a_process_that_runs_at_the_deadline_is_timed_out() -> None:
 
 
 async def test_a_lost_exit_event_is_found_by_polling() -> None:
-    """A job does not hang because the fork server that should report its exit does."""
+    """A job does not hang if the fork server that should report its exit hangs."""
     handle, pipes = FakeHandle(), open_pipes()
     handle.exited = True
-    process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
+    process = supervise(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
     pipes.close_plugin_ends()
     assert isinstance(await process.wait(), ForkServerLost)
     handle.exit(ExitStatus(exit_code=0))
@@ -130,7 +130,7 @@ async def test_a_lost_exit_event_is_found_by_polling() -> None:
 async def test_a_passed_deadline_counts_although_the_status_is_lost() -> None:
     """The process was running at its deadline; its exit status does not matter."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
+    process = supervise(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
     await asyncio.wait_for(handle.killed.wait(), 60)
     handle.exited = True
     pipes.close_plugin_ends()
@@ -142,7 +142,7 @@ async def test_pipes_are_read_when_the_leader_has_exited(monkeypatch: pytest.Mon
     """During the first moment only the exit is watched."""
     monkeypatch.setattr(supervisor, "QUICK_EXIT_SECONDS", 3600)
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
+    process = supervise(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
     os.write(pipes.plugin_ends[1], b"answer")
     os.write(pipes.plugin_ends[2], b"words")
     pipes.close_plugin_ends()
@@ -151,19 +151,19 @@ async def test_pipes_are_read_when_the_leader_has_exited(monkeypatch: pytest.Mon
     ending = await process.wait()
     assert isinstance(ending, Exited)
     assert (ending.output.stdout, ending.output.stderr) == (b"answer", b"words")
-    assert handle.signals == [signal.SIGKILL]  # once: after it is reaped its pid may be reused
+    assert handle.signals == [signal.SIGKILL]  # once, because the pid of a reaped process may be reused
 
 
 async def test_the_pipes_of_a_longer_process_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that prints more than a pipe holds does not block until its deadline."""
+    """A process that prints more than a pipe can buffer does not block until its deadline."""
     monkeypatch.setattr(supervisor, "QUICK_EXIT_SECONDS", 0)
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
+    process = supervise(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
     printed = b"x" * 1_000_000
     await asyncio.to_thread(write_all, pipes.plugin_ends[1], printed)
     pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))
-    assert (await process.wait()).output.stdout == printed  # type: ignore[union-attr]  # it exited
+    assert (await process.wait()).output.stdout == printed  # type: ignore[union-attr]  # the process has exited
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -174,21 +174,21 @@ def write_all(descriptor: int, data: bytes) -> None:
 async def test_a_caller_of_wait_may_be_cancelled() -> None:
     """A cancelled caller affects neither the process nor the other callers."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
-    gone, stays = (asyncio.create_task(process.wait()) for _ in range(2))
+    process = supervise(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
+    cancelled_caller, other_caller = (asyncio.create_task(process.wait()) for _ in range(2))
     await asyncio.sleep(0)
-    gone.cancel()
+    cancelled_caller.cancel()
     pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))
-    assert isinstance(await stays, Exited)
+    assert isinstance(await other_caller, Exited)
     assert isinstance(await process.wait(), Exited)
-    assert gone.cancelled()
+    assert cancelled_caller.cancelled()
 
 
 async def test_the_exit_is_noticed_while_others_hold_the_pipes() -> None:
     """Leftover processes cannot hide the exit of the handle."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(for_group_members=0), timeout=timedelta(hours=1))
+    process = supervise(handle, pipes, GracePeriods(for_group_members=0), timeout=timedelta(hours=1))
     await asyncio.wait_for(handle.watched.wait(), 60)
     handle.exit(ExitStatus(exit_code=0))
     ending = await process.wait()
@@ -198,9 +198,9 @@ async def test_the_exit_is_noticed_while_others_hold_the_pipes() -> None:
 
 
 async def test_the_exit_of_a_stopped_process_is_noticed() -> None:
-    """Even if other processes hold its pipes."""
+    """Other processes may hold the pipes."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(for_group_members=0), timeout=timedelta(hours=1))
+    process = supervise(handle, pipes, GracePeriods(for_group_members=0), timeout=timedelta(hours=1))
     process.stop()
     assert handle.on_exit is not None
     handle.exit(ExitStatus(signal=signal.SIGTERM))
@@ -211,10 +211,10 @@ async def test_the_exit_of_a_stopped_process_is_noticed() -> None:
 async def test_a_stop_within_the_first_moment_is_still_followed_by_a_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """SIGTERM, then SIGKILL: the timer of the first moment does not replace that of the kill."""
+    """The timer of the first moment does not replace the timer of SIGKILL after SIGTERM."""
     monkeypatch.setattr(supervisor, "QUICK_EXIT_SECONDS", 0.001)
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(after_terminate=0.01), timeout=timedelta(hours=1))
+    process = supervise(handle, pipes, GracePeriods(after_terminate=0.01), timeout=timedelta(hours=1))
     process.stop()
     await asyncio.wait_for(handle.killed.wait(), 60)
     handle.exit(ExitStatus(signal=signal.SIGKILL))
@@ -236,7 +236,7 @@ async def test_a_process_that_has_exited_before_it_is_supervised_finishes_at_onc
     os.write(pipes.plugin_ends[1], b"answer")
     pipes.close_plugin_ends()
     handle = ExitedHandle()
-    process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(seconds=9), active=active)
+    process = supervise(handle, pipes, GracePeriods(), timeout=timedelta(seconds=9), active=active)
     assert not active
     assert handle.reaped
     ending = await process.wait()
@@ -246,7 +246,7 @@ async def test_a_process_that_has_exited_before_it_is_supervised_finishes_at_onc
 
 async def test_a_process_is_active_until_it_has_finished() -> None:
     handle, pipes, active = FakeHandle(), open_pipes(), set[SupervisedProcess]()
-    process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(seconds=9), active=active)
+    process = supervise(handle, pipes, GracePeriods(), timeout=timedelta(seconds=9), active=active)
     assert active == {process}
     pipes.close_plugin_ends()
     handle.exit(ExitStatus(exit_code=0))

@@ -14,7 +14,7 @@ from ductile.runner.warm.client import ForkedHandle, ForkServerClient
 
 
 class NoServer:
-    """A handle needs its server only to reap the process."""
+    """A stub: a handle needs its server only to reap the process."""
 
     def reap(self, pid: int) -> None:
         pass
@@ -41,7 +41,7 @@ async def exit_status(handle: ForkedHandle) -> ExitStatus | None:
 
 
 async def test_lost_before_it_is_watched(process: subprocess.Popen[bytes]) -> None:
-    """The server is gone between the fork and the watching."""
+    """The server is lost between the fork and the watching."""
     handle = ForkedHandle(process.pid, NO_SERVER)
     handle.mark_lost()
     assert await exit_status(handle) is None

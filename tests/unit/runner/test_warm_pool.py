@@ -1,4 +1,4 @@
-"""Which first lines name a Python that can be started warm."""
+"""The first lines that name a Python for a warm start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ductile.runner.warm.pool import ColdStart, Interpreter, WarmPlan, find_inte
 
 @pytest.mark.parametrize("name", ["python", "python3", "python3.12"])
 def test_an_interpreter_is_named_by_its_path(name: str) -> None:
-    """With no option."""
+    """The line has no option."""
     path = f"/opt/x/bin/{name}"
     assert find_interpreter(path, None) == Interpreter(path=path, argv0=path)
 
@@ -39,12 +39,12 @@ def test_an_interpreter_is_named_by_its_path(name: str) -> None:
     ],
 )
 def test_everything_else_starts_cold(first_line: str) -> None:
-    """In any doubt."""
+    """A doubtful line means a cold start."""
     assert isinstance(find_interpreter(first_line, "/usr/bin:/bin"), ColdStart)
 
 
 def test_env_takes_the_first_on_the_path_that_can_be_run(tmp_path: Path) -> None:
-    """As `env` itself would; relative places depend on where it runs, so they do not count."""
+    """`env` does the same; relative directories depend on the working directory and do not count."""
     an_executable(tmp_path / "a", "", name="python3", mode=0o644)
     (tmp_path / "b" / "python3").mkdir(parents=True)
     right = an_executable(tmp_path / "c", "", name="python3")
@@ -56,7 +56,7 @@ def test_env_takes_the_first_on_the_path_that_can_be_run(tmp_path: Path) -> None
 
 
 def test_a_first_line_that_was_edited_is_read_again(tmp_path: Path) -> None:
-    """It is remembered for as long as the file looks the same, and no longer; so is its mode."""
+    """The line and the mode are cached until the file changes."""
     plugin = tmp_path / "run"
     run = Launch(
         entrypoint=str(plugin),

@@ -1,4 +1,4 @@
-"""Copies of a store that is being written to: each is one instant, whole, and keeps the rules."""
+"""A copy of a store that is being written to is complete, of one instant, and keeps the invariants."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COPIES = 5
 POLICY = some_policy(a_route())
 
 
-def opened(path: Path) -> SqliteStore:
+def open_store(path: Path) -> SqliteStore:
     return open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random())
 
 
-async def work(store: SqliteStore, stop: asyncio.Event) -> None:
-    """Accept, claim and settle as fast as it goes, with children and failures."""
+async def write_until_stopped(store: SqliteStore, stop: asyncio.Event) -> None:
+    """Accept, claim and settle jobs with children and failures until `stop` is set."""
     while not stop.is_set():
         await asyncio.gather(
             *(accept(store, a_new_job("source", payload={"text": "x" * 500})) for _ in range(20))
@@ -39,44 +39,44 @@ async def work(store: SqliteStore, stop: asyncio.Event) -> None:
             await store.settle(claim.job, outcome, POLICY)
 
 
-def _into(steps: list[tuple[int, int]]) -> Callable[[int, int], None]:
-    return lambda done, of: steps.append((done, of))
+def record_steps(steps: list[tuple[int, int]]) -> Callable[[int, int], None]:
+    return lambda done, total: steps.append((done, total))
 
 
 async def test_a_copy_is_whole_whatever_is_written_meanwhile(tmp_path: Path) -> None:
-    """No copy sees half a transaction, and none has to begin anew because of a write."""
-    store = opened(tmp_path / "state.db")
-    large = {"text": "x" * 40_000}  # several steps of the copying, with writes in between
+    """A copy has no half transaction, and writes do not make it start again."""
+    store = open_store(tmp_path / "state.db")
+    large = {"text": "x" * 40_000}  # the copy takes several steps, with writes in between
     before = [await accept(store, a_new_job("source", payload=large)) for _ in range(300)]
     stop = asyncio.Event()
-    working = asyncio.create_task(work(store, stop))
+    writer = asyncio.create_task(write_until_stopped(store, stop))
     for number in range(COPIES):
         target = tmp_path / f"copy-{number}"
         steps: list[tuple[int, int]] = []
-        await asyncio.to_thread(copy_store, tmp_path / "state.db", target, _into(steps))
+        await asyncio.to_thread(copy_store, tmp_path / "state.db", target, record_steps(steps))
         assert inspect_copy(target) >= 1
         assert violations(target) == []
-        done = [pages for pages, _ in steps]
-        assert len(done) > 1
-        assert done == sorted(set(done)), "it began anew"
-        assert {of for _, of in steps} == {done[-1]}, "it grew meanwhile"
+        copied_pages = [pages for pages, _ in steps]
+        assert len(copied_pages) > 1
+        assert copied_pages == sorted(set(copied_pages)), "it began anew"
+        assert {total for _, total in steps} == {copied_pages[-1]}, "it grew meanwhile"
     stop.set()
-    await working
+    await writer
     await store.close()
-    copy = opened(tmp_path / "copy-0")
-    for job_id in before:  # accepted means on disk, and so in every copy that was made later
+    copy = open_store(tmp_path / "copy-0")
+    for job_id in before:  # an accepted job is on disk, so every later copy has it
         assert await copy.get_job(job_id) is not None
     await copy.close()
 
 
 async def test_a_copy_is_one_file_and_a_store_of_its_own(tmp_path: Path) -> None:
-    store = opened(tmp_path / "state.db")
+    store = open_store(tmp_path / "state.db")
     await accept(store, a_new_job())
     copy_store(tmp_path / "state.db", tmp_path / "copy", lambda _done, _of: None)
-    assert not any((tmp_path / f"copy{more}").exists() for more in ("-wal", "-shm", "-journal"))
+    assert not any((tmp_path / f"copy{suffix}").exists() for suffix in ("-wal", "-shm", "-journal"))
     await accept(store, a_new_job())
     await store.close()
-    copy = opened(tmp_path / "copy")
+    copy = open_store(tmp_path / "copy")
     assert len((await copy.list_jobs(JobFilter(status=JobStatus.QUEUED), limit=10)).rows) == 1
     await copy.close()
 
@@ -95,8 +95,8 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_store_of_a_newer_version_is_named_as_such(tmp_path: Path) -> None:
-    """A newer schema than the program is refused."""
-    await opened(tmp_path / "state.db").close()
+    """A schema that is newer than the program is refused."""
+    await open_store(tmp_path / "state.db").close()
     copy_store(tmp_path / "state.db", tmp_path / "copy", lambda _done, _of: None)
     connection = apsw.Connection(str(tmp_path / "copy"))
     connection.execute("PRAGMA user_version = 999").fetchall()

@@ -1,4 +1,4 @@
-"""Cursors are opaque, and only ours are taken."""
+"""Cursors are opaque, and only cursors of the store are accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_no_cursor_is_the_beginning() -> None:
 
 @given(st.text(max_size=60))
 def test_anything_else_is_refused_or_one_of_ours(text: str) -> None:
-    """Never another error, whatever is sent."""
+    """No other error is raised for any text."""
     with contextlib.suppress(RefusedError):
         seq = decode_cursor(text)
         assert seq is not None
@@ -37,6 +37,6 @@ def test_anything_else_is_refused_or_one_of_ours(text: str) -> None:
     "text", ["", "MTI", "YzE6LTE", "YzE6MTIz\n", "YzE6", "YzE6" + "9" * 60, "\ud800", "é"]
 )
 def test_near_misses_are_refused(text: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as excinfo:
         decode_cursor(text)
-    assert refused.value.hint
+    assert excinfo.value.hint

@@ -1,4 +1,4 @@
-"""Network filesystems are refused. The kernel's list of mounts names the type."""
+"""Network filesystems are refused by the type in the list of mounts of the kernel."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_without_a_list_of_mounts_nothing_is_known() -> None:
 
 @pytest.mark.parametrize("kind", sorted(NETWORK_FILESYSTEMS))
 def test_every_network_filesystem_is_refused_with_a_way_out(kind: str) -> None:
-    with pytest.raises(StoreError) as refused:
+    with pytest.raises(StoreError) as excinfo:
         refuse_network_filesystem(Path("/data/state.db"), f"1 0 0:1 / / rw - {kind} server rw")
-    assert kind in refused.value.message
-    assert "state.path" in (refused.value.hint or "")
+    assert kind in excinfo.value.message
+    assert "state.path" in (excinfo.value.hint or "")
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk"])
-def test_local_ones_are_fine(kind: str) -> None:
+def test_local_filesystems_are_accepted(kind: str) -> None:
     refuse_network_filesystem(Path("/data/state.db"), f"1 0 0:1 / / rw - {kind} /dev/x rw")

@@ -1,4 +1,4 @@
-"""Every invariant of the store holds of a store at work, and is seen to be broken by damage of its kind."""
+"""Every invariant holds for a working store and is broken by damage of its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ductile.store.sqlite.store import SqliteStore
 
 FLOW = steps_policy(split("both", uses("left"), uses("right", "q")), uses("last", "r"))
 
-#: Damage of each kind, to the scene below. Constraints that would keep it out are switched off.
+#: Damage of each kind to the store below. Constraints that would prevent it are switched off.
 DAMAGE: dict[Invariant, str] = {
     Invariant.TRANSITIONS_CHAIN: """
         UPDATE job_transitions SET from_status = 'running'
@@ -65,8 +65,10 @@ DAMAGE: dict[Invariant, str] = {
 }
 
 
-async def a_scene(path: Path) -> SqliteStore:
-    """A parent with its child, a failed job, a run inside a split, and all kinds of waiting."""
+async def a_busy_store(path: Path) -> SqliteStore:
+    """Return a store with a parent and its child, a failed job, a run inside a split, and all kinds of
+    holds.
+    """
     clock = Clock()
     store = open_sqlite(path, clock=clock, rng=some_rng())
     callback = StateSubscription(url="https://example.com/hook")
@@ -88,14 +90,14 @@ async def a_scene(path: Path) -> SqliteStore:
     return store
 
 
-async def broken(store: SqliteStore) -> dict[Invariant, tuple[str, ...]]:
-    found = {each: await store.find_violations(each, limit=5) for each in Invariant}
-    return {each: ids for each, ids in found.items() if ids}
+async def broken_invariants(store: SqliteStore) -> dict[Invariant, tuple[str, ...]]:
+    violations = {invariant: await store.find_violations(invariant, limit=5) for invariant in Invariant}
+    return {invariant: ids for invariant, ids in violations.items() if ids}
 
 
 @contextmanager
-def vandal(path: Path) -> Iterator[apsw.Connection]:
-    """Writes to the file past every constraint."""
+def unconstrained_connection(path: Path) -> Iterator[apsw.Connection]:
+    """Yield a connection that ignores every constraint."""
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA ignore_check_constraints = ON").fetchall()
     for index in ("job_queue_key_holder", "job_queue_origin"):
@@ -112,29 +114,29 @@ def test_every_invariant_is_documented_and_tried() -> None:
 
 
 async def test_a_sound_store_breaks_none(tmp_path: Path) -> None:
-    """Whatever state its jobs are in."""
-    store = await a_scene(tmp_path / "state.db")
-    assert await broken(store) == {}
+    """The store has jobs in every status."""
+    store = await a_busy_store(tmp_path / "state.db")
+    assert await broken_invariants(store) == {}
     assert (await store.stats()).damage == ()
     await store.close()
 
 
 @pytest.mark.parametrize("invariant", DAMAGE)
 async def test_damage_is_found(tmp_path: Path, invariant: Invariant) -> None:
-    """Each rule can fail, and names what breaks it."""
+    """Each invariant can fail, and names the rows that break it."""
     path = tmp_path / "state.db"
-    store = await a_scene(path)
-    with vandal(path) as connection:
+    store = await a_busy_store(path)
+    with unconstrained_connection(path) as connection:
         connection.execute(DAMAGE[invariant]).fetchall()
         assert connection.changes(), "the damage did no damage"
-    assert (await broken(store)).get(invariant)
+    assert (await broken_invariants(store)).get(invariant)
     await store.close()
 
 
 async def test_no_more_offenders_are_named_than_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    store = await a_scene(path)
-    with vandal(path) as connection:
+    store = await a_busy_store(path)
+    with unconstrained_connection(path) as connection:
         connection.execute(DAMAGE[Invariant.ATTEMPTS_WITHIN_LIMIT]).fetchall()
     assert len(await store.find_violations(Invariant.ATTEMPTS_WITHIN_LIMIT, limit=2)) == 2
     await store.close()

@@ -1,4 +1,4 @@
-"""Named SQL files, shared by all databases, with the overrides of an adapter."""
+"""Named SQL files are shared by all databases; an adapter can override queries."""
 
 from __future__ import annotations
 

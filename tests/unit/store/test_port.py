@@ -1,4 +1,4 @@
-"""The port binds verbs to transactions: a verb that lost a race runs again, a bounded number of times."""
+"""The port binds verbs to transactions. A verb that lost a race runs again, a bounded number of times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class RacingStore(Store):
-    """Loses the first `lost` races, then returns nothing."""
+    """A store that loses the first `lost` races and then returns nothing."""
 
     def __init__(self, lost: int) -> None:
         super().__init__("store")

@@ -1,4 +1,4 @@
-"""Every named query reads the large tables through an index, or says here why it need not."""
+"""Every named query reads the large tables through an index, or has a reason here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGE = ("job_queue", "job_log", "events", "ledger", "job_transitions", "state_d
 
 #: Queries of `system doctor` that read a whole table, as those of the invariants do.
 ON_REQUEST = frozenset({"failing_receivers"})
-#: Queries that walk a large table along its primary key and stop at their LIMIT: why that is enough.
+#: Queries that walk a large table along its primary key and stop at their LIMIT, with the reason.
 WALKS = {
     "ledger_after": "reads on from a number, so many rows",
     "latest_instant": "the last row",
@@ -41,7 +41,7 @@ WALKS = {
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connection]:
-    """A store's own schema, opened as the store's reader would."""
+    """Yield a connection to the schema of a store, opened like the reader of the store."""
     path: Path = tmp_path_factory.mktemp("plans") / "state.db"
 
     async def create() -> None:
@@ -60,17 +60,17 @@ def plan(connection: apsw.Connection, sql: str) -> list[str]:
 
 
 def aliases(sql: str) -> dict[str, str]:
-    """Names that stand for a large table in this query."""
+    """Return the names that stand for a large table in this query."""
     tables = "|".join(LARGE)
-    found = re.findall(rf"\b({tables})\s+AS\s+([a-z_]+)", sql)
-    return {name: table for table, name in found} | {table: table for table in LARGE}
+    matches = re.findall(rf"\b({tables})\s+AS\s+([a-z_]+)", sql)
+    return {name: table for table, name in matches} | {table: table for table in LARGE}
 
 
 @pytest.mark.parametrize("name", sorted(QUERIES))
 def test_no_query_scans_a_large_table(connection: apsw.Connection, name: str) -> None:
-    """A scan without an index is allowed only where it walks the primary key and stops."""
+    """A scan without an index is allowed only along the primary key with a limit."""
     if name.startswith("check_") or name in ON_REQUEST:
-        return  # a person asks for it; it runs on a reader and holds up no job
+        return  # it is read when a person asks for it, and no job waits for it
     sql = QUERIES[name]
     for step in plan(connection, sql):
         scanned = re.match(r"SCAN (\w+)(.*)", step)
@@ -97,7 +97,7 @@ def test_a_query_that_scans_has_a_limit_and_sorts_nothing(connection: apsw.Conne
     ],
 )  # fmt: skip
 def test_the_hot_path_searches_and_never_sorts(connection: apsw.Connection, name: str) -> None:
-    """What runs for each job costs the same at any depth."""
+    """A query that runs for each job costs the same at any queue depth."""
     steps = plan(connection, QUERIES[name])
     assert not [step for step in steps if "TEMP B-TREE FOR ORDER BY" in step], steps
 
@@ -120,13 +120,15 @@ def test_partial_indexes_are_used_where_they_are_meant(connection: apsw.Connecti
 
 
 def test_every_query_that_is_named_in_code_exists() -> None:
-    """A name in a verb that no .sql file defines would fail only when it is used."""
+    """A missing query would fail only when it is used."""
     source = Path(ductile.store.__file__).parent
-    called = re.compile(r"session\.(?:fetch_one|fetch_all|execute|value|insert|change)\(\s*\"([a-z_]+)\"")
+    call_pattern = re.compile(
+        r"session\.(?:fetch_one|fetch_all|execute|value|insert|change)\(\s*\"([a-z_]+)\""
+    )
     named = {
         name
         for file in (*source.glob("verbs/*.py"), *source.glob("sqlite/*.py"))
-        for name in called.findall(file.read_text(encoding="utf-8"))
+        for name in call_pattern.findall(file.read_text(encoding="utf-8"))
     }
     assert len(named) > 40
     assert named <= set(QUERIES)

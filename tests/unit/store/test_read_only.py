@@ -1,4 +1,4 @@
-"""A store that another process writes can be looked at, and is not written to."""
+"""A store that another process writes can be read, and is not written to."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read
 
 
 async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path) -> None:
-    """Each read sees the last commit; closing it disturbs no other reader."""
+    """Each read sees the last commit; closing disturbs no other reader."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
-    looking = open_sqlite_store_read_only(path, clock=Clock())
-    assert looking.store_id == writing.store_id
+    writer = open_sqlite_store(path, clock=Clock(), rng=some_rng())
+    reader = open_sqlite_store_read_only(path, clock=Clock())
+    assert reader.store_id == writer.store_id
     job = a_new_job()
-    await accept(writing, job)
-    assert [each.id for each in (await looking.list_jobs(JobFilter(), limit=9)).rows] == [job.id]
-    claimed = await claim_one(writing)
-    await looking.close()
-    await writing.settle(claimed, ok(), some_policy())
-    looking = open_sqlite_store_read_only(path, clock=Clock())
-    found = await looking.get_job(job.id)
-    assert found is not None
-    assert found.status is JobStatus.SUCCEEDED
-    await looking.close()
-    await writing.close()
+    await accept(writer, job)
+    assert [row.id for row in (await reader.list_jobs(JobFilter(), limit=9)).rows] == [job.id]
+    claimed = await claim_one(writer)
+    await reader.close()
+    await writer.settle(claimed, ok(), some_policy())
+    reader = open_sqlite_store_read_only(path, clock=Clock())
+    settled_job = await reader.get_job(job.id)
+    assert settled_job is not None
+    assert settled_job.status is JobStatus.SUCCEEDED
+    await reader.close()
+    await writer.close()
 
 
 async def test_it_refuses_to_write(tmp_path: Path) -> None:
-    """The error says to try again: another process has the store."""
+    """The error says to try again, because another process has the store."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
-    looking = open_sqlite_store_read_only(path, clock=Clock())
+    writer = open_sqlite_store(path, clock=Clock(), rng=some_rng())
+    reader = open_sqlite_store_read_only(path, clock=Clock())
     with pytest.raises(StoreBusyError, match="another process writes"):
-        await looking.enqueue(Submission(jobs=(a_new_job(),)))
+        await reader.enqueue(Submission(jobs=(a_new_job(),)))
     with pytest.raises(StoreBusyError):
-        await looking.release_due()
-    await looking.close()
-    await writing.close()
+        await reader.release_due()
+    await reader.close()
+    await writer.close()
 
 
 async def test_another_version_is_not_looked_at(tmp_path: Path) -> None:
-    """Our queries would not fit, and bringing it up to date is not for who may only look."""
+    """The queries do not fit another schema, and a reader must not migrate it."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
-    await writing.close()
+    writer = open_sqlite_store(path, clock=Clock(), rng=some_rng())
+    await writer.close()
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", 1)
     connection.close()
@@ -65,15 +65,15 @@ async def test_another_version_is_not_looked_at(tmp_path: Path) -> None:
 
 
 async def test_without_a_thread_a_read_is_refused_for_now(tmp_path: Path) -> None:
-    """A shortage of the machine, which ends neither the daemon nor the store."""
+    """A shortage of threads ends neither the daemon nor the store."""
     store = open_sqlite_store(tmp_path / "state.db", clock=Clock(), rng=some_rng())
     job = a_new_job()
     await accept(store, job)
-    usual = threading.stack_size(2**46)  # more bytes than any address space has
+    default_size = threading.stack_size(2**46)  # more bytes than any address space has
     try:
         with pytest.raises(StoreBusyError):
             await store.get_job(job.id)
     finally:
-        threading.stack_size(usual)
+        threading.stack_size(default_size)
     assert await store.get_job(job.id) is not None
     await store.close()

@@ -1,4 +1,4 @@
-"""Metrics, counted from signals."""
+"""Metrics are counted from signals."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ductile.telemetry.metrics import MAX_TIMED_JOBS, Metrics
 from ductile.telemetry.signals import Signal, SignalBus
 
 
-def metered(clock: Callable[[], float] = lambda: 0.0) -> tuple[Metrics, SignalBus]:
+def start_metrics(clock: Callable[[], float] = lambda: 0.0) -> tuple[Metrics, SignalBus]:
     metrics, signals = Metrics(clock), SignalBus()
     metrics.subscribe_to(signals)
     return metrics, signals
 
 
 def test_the_times_of_a_job() -> None:
-    """Wait, spawn and run time, by plugin."""
+    """Wait, spawn and run time are measured by plugin."""
     now = [0.0]
-    metrics, signals = metered(lambda: now[0])
+    metrics, signals = start_metrics(lambda: now[0])
     signals.emit(Signal.JOB_ACCEPTED, job_id="1")
     for at, signal, data in (
         (1.0, Signal.JOB_CLAIMED, {"waited_ms": 750.0}),
@@ -40,7 +40,7 @@ def test_the_times_of_a_job() -> None:
 def test_a_start_that_is_reported_late_counts_from_when_it_was() -> None:
     """Under load a start is reported when the process has already ended."""
     now = [1.0]
-    metrics, signals = metered(lambda: now[0])
+    metrics, signals = start_metrics(lambda: now[0])
     signals.emit(Signal.JOB_CLAIMED, plugin="echo", job_id="1")
     now[0] = 4.0
     signals.emit(Signal.JOB_STARTED, plugin="echo", job_id="1", data={"ms_ago": 2500.0})
@@ -51,45 +51,50 @@ def test_a_start_that_is_reported_late_counts_from_when_it_was() -> None:
 
 
 def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
-    """Prometheus' buckets include their bound and those below; the last one has everything."""
-    metrics, signals = metered()
-    for took in (1.0, 1.1, 9_999_999.0):
-        data: JsonObject = {"method": "GET", "endpoint": "/jobs", "status": 200, "duration_ms": took}
+    """A bucket of Prometheus includes its bound and all smaller values; the last one has every value."""
+    metrics, signals = start_metrics()
+    for duration_ms in (1.0, 1.1, 9_999_999.0):
+        data: JsonObject = {"method": "GET", "endpoint": "/jobs", "status": 200, "duration_ms": duration_ms}
         signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
-    counted = [
+    counts = [
         value("ductile_http_request_seconds_bucket", {"endpoint": "/jobs", "le": le})
         for le in ("0.001", "0.0025", "10.0", "+Inf")
     ]
-    assert counted == [1, 2, 2, 3]
+    assert counts == [1, 2, 2, 3]
     assert value("ductile_http_request_seconds_count", {"endpoint": "/jobs"}) == 3
 
 
 def test_a_latency_is_of_an_endpoint_for_every_status() -> None:
-    """Requests are counted by method and status, how long they took by endpoint alone."""
-    metrics, signals = metered()
-    for method, status, took in (
+    """Requests are counted by method and status, and their latency by endpoint alone."""
+    metrics, signals = start_metrics()
+    for method, status, duration_ms in (
         ("GET", 200, 1.0),
         ("GET", 200, 3.0),
         ("GET", 404, 2.0),
         ("HEAD", 200, 2000.0),
     ):
-        data: JsonObject = {"method": method, "endpoint": "/jobs", "status": status, "duration_ms": took}
+        data: JsonObject = {
+            "method": method,
+            "endpoint": "/jobs",
+            "status": status,
+            "duration_ms": duration_ms,
+        }
         signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
-    counted = [
+    counts = [
         value("ductile_http_requests_total", {"method": method, "endpoint": "/jobs", "status": status})
         for method, status in (("GET", "200"), ("GET", "404"), ("HEAD", "200"))
     ]
-    assert counted == [2, 1, 1]
+    assert counts == [2, 1, 1]
     assert value("ductile_http_request_seconds_sum", {"endpoint": "/jobs"}) == 2.006
     assert value("ductile_http_request_seconds_bucket", {"endpoint": "/jobs", "le": "0.0025"}) == 2
     assert value("ductile_http_request_seconds_count", {"endpoint": "/jobs"}) == 4
 
 
 def test_requests_that_a_listener_refused_are_counted_by_reason() -> None:
-    """A flood that reaches no application is in the metrics, although few log lines report it."""
-    metrics, signals = metered()
+    """Requests that the listener refuses reach no application, and few log lines report them."""
+    metrics, signals = start_metrics()
     for count in (1, 4999):
         refused: JsonObject = {"too_many_connections": count, "malformed": 1}
         signals.emit(Signal.LISTENER_REFUSED, data={"listener": "api", "refused": refused, "peer": None})
@@ -101,8 +106,8 @@ def test_requests_that_a_listener_refused_are_counted_by_reason() -> None:
 
 
 def test_the_number_of_timed_jobs_is_bounded() -> None:
-    """Jobs that never end do not use more and more memory: the oldest are no longer timed."""
-    metrics, signals = metered()
+    """Jobs that never end use bounded memory: the oldest are no longer timed."""
+    metrics, signals = start_metrics()
     for number in range(MAX_TIMED_JOBS + 10):
         signals.emit(Signal.JOB_CLAIMED, plugin="echo", job_id=str(number))
     for number in (MAX_TIMED_JOBS + 9, 10, 9):
@@ -111,8 +116,8 @@ def test_the_number_of_timed_jobs_is_bounded() -> None:
 
 
 def test_clients_cannot_create_labels() -> None:
-    """Paths that no endpoint has, and unknown methods, count under one name."""
-    metrics, signals = metered()
+    """Paths without an endpoint and unknown methods count under one name."""
+    metrics, signals = start_metrics()
     for number in range(100):
         data: JsonObject = {
             "method": f"M{number}",
@@ -127,7 +132,7 @@ def test_clients_cannot_create_labels() -> None:
 
 
 def test_every_metric_is_rendered() -> None:
-    """No metric is described but absent."""
+    """Every described metric is rendered."""
     metrics = Metrics(lambda: 0.0)
     queue = {"ready": 1, "waiting": 2, "running": 3}
     text = metrics.render(version="x", queue=queue, breakers=[("echo", "poll", "open")], streams=4).decode()

@@ -1,4 +1,4 @@
-"""Which headers of a signed call a plugin may see."""
+"""The headers of a signed request that a plugin may see."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ductile.operations.webhooks.incoming import safe_headers
     ],
 )
 def test_no_credential_and_no_signature(name: str) -> None:
-    """Whatever proves who sent it, or that it was not changed, is left out."""
+    """Headers that prove the sender or the content are left out."""
     assert safe_headers({name: "canary"}, GITHUB) == {}
 
 
@@ -62,5 +62,5 @@ def test_no_credential_and_no_signature(name: str) -> None:
     ],
 )
 def test_headers_about_the_event_stay(name: str) -> None:
-    """The rest is for the plugin, by lower-case name."""
+    """All other headers are passed on with lower-case names."""
     assert safe_headers({name: "value"}, GITHUB) == {name: "value"}

@@ -78,22 +78,22 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Bench:
+class ListenerUnderTest:
     store: Store
     clock: Clock
     port: int
     snapshot: Snapshot
     listener: Listener = field(init=False)
-    happened: list[SignalEvent] = field(default_factory=list)
+    emitted: list[SignalEvent] = field(default_factory=list)
 
     async def post(self, path: str, body: bytes, *, method: str = "POST", **headers: str) -> Reply:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.ask(method, path, body, {"Content-Length": str(len(body)), **named})
+        header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.request(method, path, body, {"Content-Length": str(len(body)), **header_fields})
 
-    async def signed(self, path: str, body: bytes, secret: str = SECRET, **headers: str) -> Reply:
+    async def post_signed(self, path: str, body: bytes, secret: str = SECRET, **headers: str) -> Reply:
         return await self.post(path, body, **{HEADER: sign_body(secret, body)}, **headers)
 
-    async def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Reply:
+    async def request(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Reply:
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return await self.raw("\r\n".join([*lines, "", ""]).encode() + body)
@@ -104,12 +104,12 @@ class Bench:
         try:
             async with asyncio.timeout(60):
                 head = await reader.readuntil(b"\r\n\r\n")
-                first, *rest = head.decode("latin-1").split("\r\n")
-                named = dict(line.lower().split(": ", 1) for line in rest if line)
-                content = await reader.readexactly(int(named["content-length"]))
+                status_line, *header_lines = head.decode("latin-1").split("\r\n")
+                response_headers = dict(line.lower().split(": ", 1) for line in header_lines if line)
+                content = await reader.readexactly(int(response_headers["content-length"]))
         finally:
             writer.close()
-        return Reply(int(first.split()[1]), named, content)
+        return Reply(int(status_line.split()[1]), response_headers, content)
 
     async def event(self, job_id: str) -> Any:
         job = await self.store.get_job(job_id)
@@ -121,7 +121,7 @@ class Bench:
         return (await self.store.queue_counts()).depth
 
     def refusals(self) -> list[Any]:
-        return [each.data["status"] for each in self.happened if each.signal is Signal.WEBHOOK_REFUSED]
+        return [event.data["status"] for event in self.emitted if event.signal is Signal.WEBHOOK_REFUSED]
 
 
 def a_snapshot(directory: Path, endpoints: str = ENDPOINTS) -> Snapshot:
@@ -131,80 +131,80 @@ def a_snapshot(directory: Path, endpoints: str = ENDPOINTS) -> Snapshot:
 
 
 @asynccontextmanager
-async def serving(
+async def running_listener(
     directory: Path,
     *,
     snapshot: Snapshot | None = None,
     body_seconds: float = 10.0,
     unverified_bytes: int = UNVERIFIED_BYTES,
     engine: Engine | None = None,
-) -> AsyncIterator[Bench]:
+) -> AsyncIterator[ListenerUnderTest]:
     clock = Clock()
     store = open_sqlite(directory / "state.db", clock=clock, rng=Random(1))
-    bench = Bench(store, clock, 0, snapshot or a_snapshot(directory))
+    harness = ListenerUnderTest(store, clock, 0, snapshot or a_snapshot(directory))
     signals = SignalBus()
-    signals.subscribe(bench.happened.append)
+    signals.subscribe(harness.emitted.append)
     context = OperationContext(
-        store=store, snapshot=lambda: bench.snapshot, now=clock, rng=Random(2), engine=engine
+        store=store, snapshot=lambda: harness.snapshot, now=clock, rng=Random(2), engine=engine
     )
     application = WebhookApplication(
         context, signals, body_seconds=body_seconds, unverified_bytes=unverified_bytes
     )
-    listener = bench.listener = Listener("webhooks", "127.0.0.1:0", application, ListenerLimits())
+    listener = harness.listener = Listener("webhooks", "127.0.0.1:0", application, ListenerLimits())
     (address,) = await listener.start()
-    bench.port = int(address.rpartition(":")[2])
+    harness.port = int(address.rpartition(":")[2])
     try:
-        yield bench
+        yield harness
     finally:
         await listener.stop(1)
         await store.close()
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with serving(tmp_path) as made:
-        yield made
+async def harness(tmp_path: Path) -> AsyncIterator[ListenerUnderTest]:
+    async with running_listener(tmp_path) as harness:
+        yield harness
 
 
-async def test_a_signed_request_is_a_job_on_disk(bench: Bench) -> None:
-    """202 with the job's id; the event is `webhook.<name>` and carries the object."""
-    reply = await bench.signed("/hook/plain", b'{"n": 36893488147419103233}')
+async def test_a_signed_request_is_a_job_on_disk(harness: ListenerUnderTest) -> None:
+    """The response is 202 with the job id; the event is `webhook.<name>` and carries the object."""
+    reply = await harness.post_signed("/hook/plain", b'{"n": 36893488147419103233}')
     assert reply.status == 202
-    job = await bench.store.get_job(reply.body["job_id"])
+    job = await harness.store.get_job(reply.body["job_id"])
     assert job is not None
     assert (job.plugin, job.command, job.submitted_by, job.submitted_detail) == (
         "p", "handle", "webhook", "plain",
     )  # fmt: skip
-    event = await bench.event(job.id)
+    event = await harness.event(job.id)
     assert (event.type, event.source, event.payload) == ("webhook.plain", "webhook", {"n": 2**65 + 1})
 
 
 @pytest.mark.parametrize("form", ["sha256={}", "{}", "SHA"])
-async def test_both_forms_of_the_signature_are_accepted(bench: Bench, form: str) -> None:
-    """`sha256=<hex>` or bare hex."""
+async def test_both_forms_of_the_signature_are_accepted(harness: ListenerUnderTest, form: str) -> None:
+    """The header has `sha256=<hex>` or only the hex digits."""
     digits = sign_body(SECRET, b"{}").removeprefix("sha256=")
-    written = digits.upper() if form == "SHA" else form.format(digits)
-    assert (await bench.post("/hook/plain", b"{}", **{HEADER: written})).status == 202
+    signature = digits.upper() if form == "SHA" else form.format(digits)
+    assert (await harness.post("/hook/plain", b"{}", **{HEADER: signature})).status == 202
 
 
-async def test_unsigned_requests_learn_nothing(bench: Bench) -> None:
-    """403 without details, whatever was wrong; no job."""
-    good = sign_body(SECRET, b"{}")
+async def test_unsigned_requests_learn_nothing(harness: ListenerUnderTest) -> None:
+    """The response is 403 without details for every mistake, and no job is created."""
+    signature = sign_body(SECRET, b"{}")
     replies = [
-        await bench.post("/hook/plain", b"{}"),
-        await bench.post("/hook/plain", b"{}", **{HEADER: ""}),
-        await bench.post("/hook/plain", b"{}", **{HEADER: "sha256=" + "0" * 64}),
-        await bench.post("/hook/plain", b"{} ", **{HEADER: good}),
-        await bench.post("/hook/plain", b"{}", **{HEADER: f"{good}, {good}"}),
-        await bench.post("/hook/plain", b"{}", **{"X-Hub-Signature": good}),
-        await bench.signed("/hook/plain", b"{}", secret="wrong"),
-        await bench.post("/hook/plain", b"{}", **{HEADER: good[:-1]}),
+        await harness.post("/hook/plain", b"{}"),
+        await harness.post("/hook/plain", b"{}", **{HEADER: ""}),
+        await harness.post("/hook/plain", b"{}", **{HEADER: "sha256=" + "0" * 64}),
+        await harness.post("/hook/plain", b"{} ", **{HEADER: signature}),
+        await harness.post("/hook/plain", b"{}", **{HEADER: f"{signature}, {signature}"}),
+        await harness.post("/hook/plain", b"{}", **{"X-Hub-Signature": signature}),
+        await harness.post_signed("/hook/plain", b"{}", secret="wrong"),
+        await harness.post("/hook/plain", b"{}", **{HEADER: signature[:-1]}),
     ]
     assert {reply.status for reply in replies} == {403}
     assert len({reply.raw for reply in replies}) == 1
     assert replies[0].body["message"] == "denied"
-    assert await bench.count() == 0
-    reasons = [each.data["reason"] for each in bench.happened if each.signal is Signal.WEBHOOK_REFUSED]
+    assert await harness.count() == 0
+    reasons = [event.data["reason"] for event in harness.emitted if event.signal is Signal.WEBHOOK_REFUSED]
     assert [str(reason).partition(":")[0] for reason in reasons] == [
         "there is no header x-hub-signature-256",
         *["the signature does not fit"] * 4,
@@ -213,52 +213,52 @@ async def test_unsigned_requests_learn_nothing(bench: Bench) -> None:
     ], "the log says what was wrong"
 
 
-async def test_paths_and_methods(bench: Bench) -> None:
-    """404 path, 405 method."""
-    assert (await bench.signed("/hook/plain/", b"{}")).status == 404
-    assert (await bench.signed("/", b"{}")).status == 404
-    assert (await bench.signed("/hook/plain?x=1", b"{}")).status == 202
+async def test_paths_and_methods(harness: ListenerUnderTest) -> None:
+    """An unknown path is 404, another method 405."""
+    assert (await harness.post_signed("/hook/plain/", b"{}")).status == 404
+    assert (await harness.post_signed("/", b"{}")).status == 404
+    assert (await harness.post_signed("/hook/plain?x=1", b"{}")).status == 202
     for method in ("GET", "PUT", "DELETE", "OPTIONS"):
-        reply = await bench.post("/hook/plain", b"", method=method)
+        reply = await harness.post("/hook/plain", b"", method=method)
         assert (reply.status, reply.headers["allow"]) == (405, "post")
-    assert (await bench.post("/healthz", b"{}")).status == 405
+    assert (await harness.post("/healthz", b"{}")).status == 405
 
 
-async def test_a_body_above_the_limit_is_refused(bench: Bench) -> None:
-    """413, also for a lying or missing Content-Length."""
+async def test_a_body_above_the_limit_is_refused(harness: ListenerUnderTest) -> None:
+    """The response is 413, also for a wrong or missing Content-Length."""
     large = b'"' + b"x" * 1000 + b'"'
-    assert (await bench.signed("/hook/plain", large)).status == 413
+    assert (await harness.post_signed("/hook/plain", large)).status == 413
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (large[:600], large[600:]))
     head = {"Transfer-Encoding": "chunked", HEADER: sign_body(SECRET, large)}
-    assert (await bench.ask("POST", "/hook/plain", chunks + b"0\r\n\r\n", head)).status == 413
-    lying = {"Content-Length": "99999999", HEADER: sign_body(SECRET, b"{}")}
-    assert (await bench.ask("POST", "/hook/plain", b"{}", lying)).status == 413
-    assert await bench.count() == 0
+    assert (await harness.request("POST", "/hook/plain", chunks + b"0\r\n\r\n", head)).status == 413
+    wrong_length = {"Content-Length": "99999999", HEADER: sign_body(SECRET, b"{}")}
+    assert (await harness.request("POST", "/hook/plain", b"{}", wrong_length)).status == 413
+    assert await harness.count() == 0
 
 
-async def test_a_body_at_the_limit_is_accepted_chunked_or_not(bench: Bench) -> None:
+async def test_a_body_at_the_limit_is_accepted_chunked_or_not(harness: ListenerUnderTest) -> None:
     full = b'"' + b"x" * 998 + b'"'
-    assert (await bench.signed("/hook/plain", full)).status == 202
+    assert (await harness.post_signed("/hook/plain", full)).status == 202
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(full), full)
     head = {"Transfer-Encoding": "chunked", HEADER: sign_body(SECRET, full)}
-    assert (await bench.ask("POST", "/hook/plain", chunked, head)).status == 202
+    assert (await harness.request("POST", "/hook/plain", chunked, head)).status == 202
 
 
 async def test_slow_bodies_time_out(tmp_path: Path) -> None:
-    async with serving(tmp_path, body_seconds=0.2) as bench:
-        reply = await bench.ask("POST", "/hook/plain", b"{", {"Content-Length": "2"})
+    async with running_listener(tmp_path, body_seconds=0.2) as harness:
+        reply = await harness.request("POST", "/hook/plain", b"{", {"Content-Length": "2"})
         assert reply.status == 408
 
 
 async def test_a_body_shorter_than_declared_is_no_job(tmp_path: Path) -> None:
-    async with serving(tmp_path) as bench:
-        _, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+    async with running_listener(tmp_path) as harness:
+        _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.write(b"POST /hook/plain HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{}")
         await writer.drain()
         writer.close()
         await writer.wait_closed()
-        assert (await bench.post("/healthz", b"", method="GET")).status == 200
-        assert await bench.count() == 0
+        assert (await harness.post("/healthz", b"", method="GET")).status == 200
+        assert await harness.count() == 0
 
 
 @pytest.mark.parametrize(
@@ -276,23 +276,25 @@ async def test_a_body_shorter_than_declared_is_no_job(tmp_path: Path) -> None:
         (b'{"a":' * 150 + b"1" + b"}" * 150, None),
     ],
 )
-async def test_any_other_body_is_under_body(bench: Bench, body: bytes, payload: JsonObject | None) -> None:
-    """The JSON object, other bodies `{"body": …}`."""
-    reply = await bench.signed("/hook/plain", body)
+async def test_any_other_body_is_under_body(
+    harness: ListenerUnderTest, body: bytes, payload: JsonObject | None
+) -> None:
+    """A JSON object is the payload; other bodies are `{"body": …}`."""
+    reply = await harness.post_signed("/hook/plain", body)
     assert reply.status == 202
-    event = await bench.event(reply.body["job_id"])
+    event = await harness.event(reply.body["job_id"])
     assert event.payload == (json.loads(body) if payload is None else payload)
 
 
-async def test_lone_surrogates_do_no_harm(bench: Bench) -> None:
-    reply = await bench.signed("/hook/plain", b'{"a": "\\ud800"}')
+async def test_lone_surrogates_do_no_harm(harness: ListenerUnderTest) -> None:
+    reply = await harness.post_signed("/hook/plain", b'{"a": "\\ud800"}')
     assert reply.status == 202
-    assert await bench.event(reply.body["job_id"])
+    assert await harness.event(reply.body["job_id"])
 
 
-async def test_headers_are_passed_without_credentials(bench: Bench) -> None:
-    """Lower-case, without credentials and signature."""
-    reply = await bench.signed(
+async def test_headers_are_passed_without_credentials(harness: ListenerUnderTest) -> None:
+    """Names are in lower case; credentials and the signature are left out."""
+    reply = await harness.post_signed(
         "/hook/plain",
         b"{}",
         X_GitHub_Event="push",
@@ -303,54 +305,58 @@ async def test_headers_are_passed_without_credentials(bench: Bench) -> None:
         Proxy_Authorization="canary",
         X_Hub_Signature="sha1=canary",
     )
-    headers = (await bench.event(reply.body["job_id"])).headers
+    headers = (await harness.event(reply.body["job_id"])).headers
     assert headers["x-github-event"] == "push"
     assert headers["host"] == "localhost"
     assert "canary" not in json.dumps(headers)
     assert HEADER.lower() not in headers
 
 
-async def test_a_redelivery_is_not_run_twice(bench: Bench) -> None:
-    """By `delivery_header`, while it waits and runs and after it succeeded."""
-    first = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
-    again = await bench.signed("/hook/plain", b'{"other": 1}', X_Delivery=" d1 ")
-    assert (again.status, again.body["job_id"], again.body["deduplicated"]) == (
+async def test_a_redelivery_is_not_run_twice(harness: ListenerUnderTest) -> None:
+    """The delivery id in `delivery_header` is recognised while the job waits and runs, and after its
+    success.
+    """
+    first = await harness.post_signed("/hook/plain", b"{}", X_Delivery="d1")
+    redelivery = await harness.post_signed("/hook/plain", b'{"other": 1}', X_Delivery=" d1 ")
+    assert (redelivery.status, redelivery.body["job_id"], redelivery.body["deduplicated"]) == (
         202,
         first.body["job_id"],
         True,
     )
-    assert (await bench.signed("/hook/plain", b"{}", X_Delivery="d2")).body["job_id"] != first.body["job_id"]
-    job = await claim_one(bench.store)
+    assert (await harness.post_signed("/hook/plain", b"{}", X_Delivery="d2")).body["job_id"] != first.body[
+        "job_id"
+    ]
+    job = await claim_one(harness.store)
     assert job.dedupe_key == "delivery:/hook/plain:d1"
-    await settle(bench.store, job, ok())
-    bench.clock.advance(hours=23)
-    assert (await bench.signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
-    bench.clock.advance(hours=2)
-    assert not (await bench.signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
+    await settle(harness.store, job, ok())
+    harness.clock.advance(hours=23)
+    assert (await harness.post_signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
+    harness.clock.advance(hours=2)
+    assert not (await harness.post_signed("/hook/plain", b"{}", X_Delivery="d1")).body["deduplicated"]
 
 
-async def test_delivery_ids_are_per_endpoint(bench: Bench) -> None:
-    """Keys are namespaced by endpoint."""
-    one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
-    other = await bench.signed("/hook/github", b"{}", X_GitHub_Delivery="d1")
-    assert one.body["job_id"] != other.body["job_id"]
+async def test_delivery_ids_are_per_endpoint(harness: ListenerUnderTest) -> None:
+    """Dedupe keys contain the endpoint."""
+    first = await harness.post_signed("/hook/plain", b"{}", X_Delivery="d1")
+    second = await harness.post_signed("/hook/github", b"{}", X_GitHub_Delivery="d1")
+    assert first.body["job_id"] != second.body["job_id"]
 
 
 async def test_an_endpoint_that_takes_over_a_name_does_not_take_over_deliveries(
-    bench: Bench, tmp_path: Path
+    harness: ListenerUnderTest, tmp_path: Path
 ) -> None:
-    """After a reload gives the name to another path, its delivery ids start anew."""
-    one = await bench.signed("/hook/plain", b"{}", X_Delivery="d1")
-    other = "  - {path: /other, name: plain, plugin: p, secret: another, delivery_header: X-Delivery}\n"
-    bench.snapshot = a_snapshot(tmp_path / "other", other)
-    reply = await bench.signed("/other", b"{}", secret="another", X_Delivery="d1")
+    """If a reload gives the name to another path, its delivery ids start anew."""
+    first = await harness.post_signed("/hook/plain", b"{}", X_Delivery="d1")
+    endpoints = "  - {path: /other, name: plain, plugin: p, secret: another, delivery_header: X-Delivery}\n"
+    harness.snapshot = a_snapshot(tmp_path / "other", endpoints)
+    reply = await harness.post_signed("/other", b"{}", secret="another", X_Delivery="d1")
     assert (reply.status, reply.body["deduplicated"]) == (202, False)
-    assert reply.body["job_id"] != one.body["job_id"]
+    assert reply.body["job_id"] != first.body["job_id"]
 
 
-async def test_deliveries_without_an_id_are_not_deduplicated(bench: Bench) -> None:
-    one, other = [(await bench.signed("/hook/plain", b"{}")).body["job_id"] for _ in range(2)]
-    assert one != other
+async def test_deliveries_without_an_id_are_not_deduplicated(harness: ListenerUnderTest) -> None:
+    first, second = [(await harness.post_signed("/hook/plain", b"{}")).body["job_id"] for _ in range(2)]
+    assert first != second
 
 
 @pytest.mark.parametrize(
@@ -363,24 +369,26 @@ async def test_deliveries_without_an_id_are_not_deduplicated(bench: Bench) -> No
         ("/hook/standard", STANDARD),
     ],
 )
-async def test_presets_verify_their_sender(bench: Bench, path: str, scheme: SignatureScheme) -> None:
-    """Header, format, delivery id and replay window of the preset."""
+async def test_presets_verify_their_sender(
+    harness: ListenerUnderTest, path: str, scheme: SignatureScheme
+) -> None:
+    """A preset defines header, format, delivery id and replay window."""
     body = b'{"id": "evt_1", "event_id": "evt_1"}'
 
-    async def send(*, late: float = 0, secret: str = SECRET) -> Reply:
-        headers = signed_headers(scheme, secret, message_id="evt_1", body=body, now=bench.clock.now)
-        bench.clock.advance(seconds=late)
-        reply = await bench.post(path, body, **headers)
-        bench.clock.advance(seconds=-late)
+    async def send(*, seconds_late: float = 0, secret: str = SECRET) -> Reply:
+        headers = signed_headers(scheme, secret, message_id="evt_1", body=body, now=harness.clock.now)
+        harness.clock.advance(seconds=seconds_late)
+        reply = await harness.post(path, body, **headers)
+        harness.clock.advance(seconds=-seconds_late)
         return reply
 
     first = await send()
     assert first.status == 202
-    again = await send(late=299)
-    assert (again.body["job_id"], again.body["deduplicated"]) == (first.body["job_id"], True)
+    redelivery = await send(seconds_late=299)
+    assert (redelivery.body["job_id"], redelivery.body["deduplicated"]) == (first.body["job_id"], True)
     assert (await send(secret="wrong")).status == 403
-    assert (await send(late=301)).status == (202 if scheme is GITHUB else 403)
-    assert (await bench.signed(path, b"{}")).status == (202 if scheme is GITHUB else 403)
+    assert (await send(seconds_late=301)).status == (202 if scheme is GITHUB else 403)
+    assert (await harness.post_signed(path, b"{}")).status == (202 if scheme is GITHUB else 403)
 
 
 @pytest.mark.parametrize(
@@ -392,138 +400,141 @@ async def test_presets_verify_their_sender(bench: Bench, path: str, scheme: Sign
     ],
 )
 async def test_a_recorded_request_without_an_id_is_not_run_again(
-    bench: Bench, path: str, scheme: SignatureScheme, body: bytes
+    harness: ListenerUnderTest, path: str, scheme: SignatureScheme, body: bytes
 ) -> None:
-    """Presets whose senders identify every delivery fall back to the signed content."""
-    headers = signed_headers(scheme, SECRET, message_id="", body=body, now=bench.clock.now)
-    first, second = await bench.post(path, body, **headers), await bench.post(path, body, **headers)
+    """Presets of senders that identify every delivery use the signed content if the id is missing."""
+    headers = signed_headers(scheme, SECRET, message_id="", body=body, now=harness.clock.now)
+    first, second = await harness.post(path, body, **headers), await harness.post(path, body, **headers)
     assert (first.status, first.body["deduplicated"]) == (202, False)
     assert (second.body["job_id"], second.body["deduplicated"]) == (first.body["job_id"], True)
 
 
-async def test_the_challenge_of_slack_is_answered(bench: Bench) -> None:
-    """Slack verifies the URL before it sends events; that is no job."""
+async def test_the_challenge_of_slack_is_answered(harness: ListenerUnderTest) -> None:
+    """Slack verifies the URL before it sends events; no job is created."""
     body = b'{"type": "url_verification", "challenge": "3eZbrw1aB"}'
     headers = signed_headers(SLACK, SECRET, message_id="-", body=body, now=START)
-    reply = await bench.post("/hook/slack", body, **headers)
+    reply = await harness.post("/hook/slack", body, **headers)
     assert (reply.status, reply.body["challenge"]) == (200, "3eZbrw1aB")
-    assert (await bench.post("/hook/slack", body)).status == 403
-    assert await bench.count() == 0
+    assert (await harness.post("/hook/slack", body)).status == 403
+    assert await harness.count() == 0
 
 
-async def test_name_command_and_header_are_configurable(bench: Bench) -> None:
-    assert (await bench.signed("/hook/custom", b"{}")).status == 403
-    reply = await bench.post("/hook/custom", b"{}", **{"X-Sig": sign_body(SECRET, b"{}")})
-    job = await bench.store.get_job(reply.body["job_id"])
+async def test_name_command_and_header_are_configurable(harness: ListenerUnderTest) -> None:
+    assert (await harness.post_signed("/hook/custom", b"{}")).status == 403
+    reply = await harness.post("/hook/custom", b"{}", **{"X-Sig": sign_body(SECRET, b"{}")})
+    job = await harness.store.get_job(reply.body["job_id"])
     assert job is not None
     assert (job.command, job.submitted_detail) == ("poll", "named")
-    assert (await bench.event(job.id)).type == "webhook.named"
+    assert (await harness.event(job.id)).type == "webhook.named"
 
 
-async def test_an_endpoint_starts_a_pipeline(bench: Bench) -> None:
-    """Without waiting for it, whatever its mode; a redelivery is the same run."""
-    reply = await bench.signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
+async def test_an_endpoint_starts_a_pipeline(harness: ListenerUnderTest) -> None:
+    """The response does not wait for the run in any mode; a redelivery is the same run."""
+    reply = await harness.post_signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
     assert reply.status == 202
-    run = await bench.store.get_job(reply.body["job_id"])
+    run = await harness.store.get_job(reply.body["job_id"])
     assert run is not None
     assert (run.plugin, run.command, run.submitted_by, run.dedupe_key) == (
         "pipeline", "line", "webhook", "delivery:/hook/line:d1",
     )  # fmt: skip
-    event = await bench.event(run.id)
+    event = await harness.event(run.id)
     assert (event.type, event.payload) == ("webhook.line", {"action": "opened"})
-    again = await bench.signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
-    assert (again.body["job_id"], again.body["deduplicated"]) == (run.id, True)
+    redelivery = await harness.post_signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
+    assert (redelivery.body["job_id"], redelivery.body["deduplicated"]) == (run.id, True)
 
 
-async def test_a_pipeline_whose_condition_fails_is_answered_202(bench: Bench) -> None:
+async def test_a_pipeline_whose_condition_fails_is_answered_202(harness: ListenerUnderTest) -> None:
     """A refusal would make senders retry, or disable the webhook."""
-    reply = await bench.signed("/hook/line", b'{"action": "closed"}')
+    reply = await harness.post_signed("/hook/line", b'{"action": "closed"}')
     assert (reply.status, reply.body["job_id"]) == (202, None)
     assert "does not start" in reply.body["message"]
-    assert await bench.count() == 0
+    assert await harness.count() == 0
 
 
-async def test_an_endpoint_publishes_an_event(bench: Bench) -> None:
-    """Everything that listens to the type is started; a redelivery starts none of it again."""
-    reply = await bench.signed("/hook/event", b'{"n": 1}', X_GitHub_Delivery="d1")
+async def test_an_endpoint_publishes_an_event(harness: ListenerUnderTest) -> None:
+    """All routes and pipelines of the type start; a redelivery starts none of them again."""
+    reply = await harness.post_signed("/hook/event", b'{"n": 1}', X_GitHub_Delivery="d1")
     assert reply.status == 202
     assert [entry["target"] for entry in reply.body["started"]] == ["pipeline:first", "pipeline:second"]
     assert reply.body["job_id"] == reply.body["started"][0]["job_id"]
-    event = await bench.event(reply.body["job_id"])
+    event = await harness.event(reply.body["job_id"])
     assert (event.type, event.source, event.payload) == ("thing.happened", "webhook", {"n": 1})
-    again = await bench.signed("/hook/event", b'{"n": 1}', X_GitHub_Delivery="d1")
-    assert again.body["started"] == []
-    assert [entry["job_id"] for entry in again.body["deduplicated"]] == [
+    redelivery = await harness.post_signed("/hook/event", b'{"n": 1}', X_GitHub_Delivery="d1")
+    assert redelivery.body["started"] == []
+    assert [entry["job_id"] for entry in redelivery.body["deduplicated"]] == [
         entry["job_id"] for entry in reply.body["started"]
     ]
 
 
-async def test_a_disabled_plugin_gets_no_jobs(bench: Bench) -> None:
-    """`enabled: false` is enforced for webhooks; unsigned requests do not learn of it."""
-    plugin = replace(bench.snapshot.plugins["p"], enabled=False)
-    bench.snapshot = replace(bench.snapshot, plugins={"p": plugin})
-    assert (await bench.signed("/hook/plain", b"{}")).status == 422
-    assert (await bench.post("/hook/plain", b"{}")).status == 403
-    assert await bench.count() == 0
+async def test_a_disabled_plugin_gets_no_jobs(harness: ListenerUnderTest) -> None:
+    """Unsigned requests do not learn that the plugin is disabled."""
+    plugin = replace(harness.snapshot.plugins["p"], enabled=False)
+    harness.snapshot = replace(harness.snapshot, plugins={"p": plugin})
+    assert (await harness.post_signed("/hook/plain", b"{}")).status == 422
+    assert (await harness.post("/hook/plain", b"{}")).status == 403
+    assert await harness.count() == 0
 
 
-async def test_endpoints_switch_with_the_configuration(bench: Bench, tmp_path: Path) -> None:
+async def test_endpoints_switch_with_the_configuration(harness: ListenerUnderTest, tmp_path: Path) -> None:
     """A reload switches endpoints and secrets without dropping the listener."""
-    other = "  - {path: /hook/new, plugin: p, secret: another}\n"
-    bench.snapshot = a_snapshot(tmp_path / "other", other)
-    assert (await bench.signed("/hook/plain", b"{}")).status == 404
-    assert (await bench.signed("/hook/new", b"{}", secret="another")).status == 202
+    endpoints = "  - {path: /hook/new, plugin: p, secret: another}\n"
+    harness.snapshot = a_snapshot(tmp_path / "other", endpoints)
+    assert (await harness.post_signed("/hook/plain", b"{}")).status == 404
+    assert (await harness.post_signed("/hook/new", b"{}", secret="another")).status == 202
 
 
-async def test_health_is_there_without_a_signature(bench: Bench) -> None:
-    """The same body as the API's."""
-    reply = await bench.post("/healthz", b"", method="GET")
+async def test_health_is_there_without_a_signature(harness: ListenerUnderTest) -> None:
+    """The body is that of the API."""
+    reply = await harness.post("/healthz", b"", method="GET")
     assert reply.status == 200
     assert {"status", "uptime_seconds", "queue_depth", "plugins_loaded", "version"} <= reply.body.keys()
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "x-forwarded-proto", "Via"])
-async def test_forwarded_requests_do_not_count_as_local(bench: Bench, header: str) -> None:
-    """Remote peers get `status` only, and behind a proxy every peer address is local."""
-    reply = await bench.ask("GET", "/healthz", b"", {header: "203.0.113.7"})
+async def test_forwarded_requests_do_not_count_as_local(harness: ListenerUnderTest, header: str) -> None:
+    """Remote peers get only `status`, and behind a proxy every peer address is local."""
+    reply = await harness.request("GET", "/healthz", b"", {header: "203.0.113.7"})
     assert (reply.status, reply.body["status"]) == (200, "ok")
     assert not {"queue_depth", "version", "uptime_seconds"} & reply.body.keys()
 
 
-async def begun(
-    bench: Bench, body: bytes, sent: int, path: str = "/hook/plain"
+async def begin_request(
+    harness: ListenerUnderTest, body: bytes, sent_bytes: int, path: str = "/hook/plain"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Send a signed request with only the beginning of its body."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+    """Send a signed request with only the first bytes of its body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
     writer.write(
         f"POST {path} HTTP/1.1\r\nHost: h\r\n{HEADER}: {sign_body(SECRET, body)}\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
     )
     async with asyncio.timeout(60):
-        assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # from here on the body is being read
-    writer.write(body[:sent])
+        assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # the listener reads the body from here on
+    writer.write(body[:sent_bytes])
     return reader, writer
 
 
-async def answered(reader: asyncio.StreamReader) -> bytes:
+async def read_head(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(60):
         return await reader.readuntil(b"\r\n\r\n")
 
 
 async def test_unverified_bodies_share_a_memory_budget(tmp_path: Path) -> None:
-    """A body that does not fit is answered 503; bodies that are done give their memory back."""
+    """A body that does not fit is answered 503; a finished body frees its memory."""
     body = b'"' + b"x" * 900 + b'"'
-    async with serving(tmp_path, unverified_bytes=1500) as bench:
-        empty, held = await begun(bench, b"{}", 0), await begun(bench, body, 800)
-        refused = await bench.signed("/hook/plain", body)
+    async with running_listener(tmp_path, unverified_bytes=1500) as harness:
+        small_request, large_request = (
+            await begin_request(harness, b"{}", 0),
+            await begin_request(harness, body, 800),
+        )
+        refused = await harness.post_signed("/hook/plain", body)
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        for (reader, writer), rest in ((held, body[800:]), (empty, b"{}")):
-            writer.write(rest)
-            assert (await answered(reader)).startswith(b"HTTP/1.1 202 ")
+        for (reader, writer), body_rest in ((large_request, body[800:]), (small_request, b"{}")):
+            writer.write(body_rest)
+            assert (await read_head(reader)).startswith(b"HTTP/1.1 202 ")
             writer.close()
-        assert (await bench.signed("/hook/plain", body)).status == 202
-        assert await bench.count() == 3
-        assert bench.refusals() == [503]
+        assert (await harness.post_signed("/hook/plain", body)).status == 202
+        assert await harness.count() == 3
+        assert harness.refusals() == [503]
 
 
 @pytest.mark.parametrize(
@@ -531,62 +542,62 @@ async def test_unverified_bodies_share_a_memory_budget(tmp_path: Path) -> None:
     [("/hook/plain", b"{}"), ("/hook/line", b'{"action": "closed"}'), ("/hook/event", b"{}")],
 )
 async def test_a_slow_body_is_refused_once_the_daemon_stops(tmp_path: Path, path: str, body: bytes) -> None:
-    """503, also for an event that would start nothing."""
+    """The response is 503, also for an event that starts no job."""
     engine: Any = SimpleNamespace(stopping=False)
-    async with serving(tmp_path, engine=engine) as bench:
-        reader, writer = await begun(bench, body, 1, path)
+    async with running_listener(tmp_path, engine=engine) as harness:
+        reader, writer = await begin_request(harness, body, 1, path)
         engine.stopping = True
         writer.write(body[1:])
-        assert (await answered(reader)).startswith(b"HTTP/1.1 503 ")
+        assert (await read_head(reader)).startswith(b"HTTP/1.1 503 ")
         writer.close()
-        assert await bench.count() == 0
+        assert await harness.count() == 0
 
 
 async def test_a_half_sent_body_is_answered_503_at_shutdown(tmp_path: Path) -> None:
-    """503 with Retry-After in our error format; no job."""
-    async with serving(tmp_path) as bench:
-        reader, writer = await begun(bench, b"{}", 1)
-        await bench.listener.stop(0)
-        head = await answered(reader)
+    """The response is 503 with Retry-After in the error format; no job is created."""
+    async with running_listener(tmp_path) as harness:
+        reader, writer = await begin_request(harness, b"{}", 1)
+        await harness.listener.stop(0)
+        head = await read_head(reader)
         assert head.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1\r\n" in head
         assert b"connection: close\r\n" in head
         assert (await reader.read()).startswith(b'{"error":{"code":"too_busy"')
         writer.close()
-        assert await bench.count() == 0
-        assert bench.refusals() == [503]
+        assert await harness.count() == 0
+        assert harness.refusals() == [503]
 
 
 async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_path: Path) -> None:
-    """The daemon stops during a slow commit: the job exists afterwards, and the response says it may."""
-    async with serving(tmp_path) as bench:
+    """A job is stored although the daemon stops during a slow commit; the response says that it may exist."""
+    async with running_listener(tmp_path) as harness:
         disk, stuck = threading.Event(), threading.Event()
-        assert isinstance(bench.store, SqliteStore)
+        assert isinstance(harness.store, SqliteStore)
 
-        def hang(_session: Session) -> None:
+        def block_writer(_session: Session) -> None:
             stuck.set()
             disk.wait(60)
 
-        commit = bench.store.run_write(Priority.SETTLE, hang)
+        commit = harness.store.run_write(Priority.SETTLE, block_writer)
         await asyncio.to_thread(stuck.wait, 60)
-        asking = asyncio.create_task(bench.signed("/hook/plain", b"{}"))
+        asking = asyncio.create_task(harness.post_signed("/hook/plain", b"{}"))
         async with asyncio.timeout(60):
-            while not bench.store.writer.waiting(Priority.ENQUEUE):  # noqa: ASYNC110 - there is no signal for it
+            while not harness.store.writer.waiting(Priority.ENQUEUE):  # noqa: ASYNC110 - there is no signal for it
                 await asyncio.sleep(0)
-        await bench.listener.stop(0)
+        await harness.listener.stop(0)
         disk.set()
         reply = await asking
         await commit
-        # The submission may be in a later batch than the commit that hung; this one comes after both.
-        await bench.store.run_write(Priority.MAINTENANCE, lambda _session: None)
+        # The submission may be in a later batch than the commit that hung. This write comes after both.
+        await harness.store.run_write(Priority.MAINTENANCE, lambda _session: None)
         assert reply.status == 503
         assert "may be on the queue" in reply.body["message"]
-        assert await bench.count() == 1
+        assert await harness.count() == 1
 
 
-async def test_refusals_are_logged_without_request_data(bench: Bench) -> None:
-    await bench.post("/hook/plain", b"canary", Authorization="canary", **{HEADER: "canary"})
-    await bench.signed("/hook/plain?token=canary", b"{}")
-    assert bench.refusals() == [403]
-    assert "canary" not in repr(bench.happened).replace(SECRET, "")
-    assert SECRET not in repr(bench.happened)
+async def test_refusals_are_logged_without_request_data(harness: ListenerUnderTest) -> None:
+    await harness.post("/hook/plain", b"canary", Authorization="canary", **{HEADER: "canary"})
+    await harness.post_signed("/hook/plain?token=canary", b"{}")
+    assert harness.refusals() == [403]
+    assert "canary" not in repr(harness.emitted).replace(SECRET, "")
+    assert SECRET not in repr(harness.emitted)
