@@ -27,7 +27,8 @@ def test_bash_completes_nouns_actions_and_options(tmp_path: Path) -> None:
     assert {noun.name for noun in NOUNS} <= completions(tmp_path, "ductile", "")
     assert completions(tmp_path, "ductile", "sched") == {"schedule"}
     assert {"list", "show", "retry"} <= completions(tmp_path, "ductile", "job", "")
-    assert completions(tmp_path, "ductile", "--config", "demo", "job", "ca") == {"cancel"}
+    for option in ("--config", "--url", "--token-env", "--ca"):
+        assert completions(tmp_path, "ductile", option, "demo", "job", "ca") == {"cancel"}
     assert "--dry-run" in completions(tmp_path, "ductile", "job", "cancel", "--")
     assert "--payload" in completions(tmp_path, "ductile", "run", "echo", "--")
 

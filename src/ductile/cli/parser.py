@@ -173,9 +173,8 @@ def _split_trailing(words: list[str], action: Action) -> tuple[list[str], tuple[
 
     The trailing argument begins after `--`, or with the first word that is no option.
     """
-    takes_value = {
-        flag for option in (*action.options, CONFIG) if option.metavar is not None for flag in option.flags
-    }
+    options = (*action.options, *DAEMON_OPTIONS)
+    takes_value = {flag for option in options if option.metavar is not None for flag in option.flags}
     position = 0
     while position < len(words) and words[position].startswith("-"):
         if words[position] == "--":

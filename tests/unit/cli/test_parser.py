@@ -155,6 +155,16 @@ def test_an_invalid_command_line_is_a_usage_error_with_a_hint(words: list[str]) 
     assert error.hint
 
 
+@pytest.mark.parametrize("option", ["--config", "--url", "--token-env", "--ca"])
+@pytest.mark.parametrize("separator", [("--",), ()])
+def test_options_of_a_daemon_take_their_value_before_a_command(
+    option: str, separator: tuple[str, ...]
+) -> None:
+    request = parse(["exec", option, "value", *separator, "ls", "-l"])
+    assert request.arguments["COMMAND"] == ["ls", "-l"]
+    assert getattr(request, option.removeprefix("--").replace("-", "_")) == "value"
+
+
 def test_help_as_a_word() -> None:
     """`ductile help config` shows the same help as `ductile config --help`."""
     assert parse(["help"]).help

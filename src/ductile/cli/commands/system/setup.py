@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, first_words
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import CONFIG_FILES, GLOBAL_OPTIONS, NO_DAEMON, Argument, Option, action
+from ductile.cli.spec import CONFIG_FILES, DAEMON_OPTIONS, GLOBAL_OPTIONS, NO_DAEMON, Argument, Option, action
 
 #: Seconds for `systemctl --version`.
 _SYSTEMCTL_TIMEOUT = 5.0
@@ -28,7 +28,7 @@ _ductile() {{
   for ((i = 1; i < COMP_CWORD; i++)); do
     word="${{COMP_WORDS[i]}}"
     case "$word" in
-      --config) ((i++)) ;;
+      {with_value}) ((i++)) ;;
       -*) ;;
       *) typed="${{typed:+$typed }}$word" ;;
     esac
@@ -52,7 +52,7 @@ _ductile() {{
   local i
   for ((i = 2; i < CURRENT; i++)); do
     case "${{words[i]}}" in
-      --config) ((i++)) ;;
+      {with_value}) ((i++)) ;;
       -*) ;;
       *) typed+=("${{words[i]}}") ;;
     esac
@@ -126,12 +126,13 @@ def print_script(invocation: Invocation) -> CommandResult:
         following[form.name] = [*following.get(form.name, ()), *following[f"{form.noun} {form.action}"]]
     cases = "\n".join(f'    "{typed}") echo "{" ".join(after)}" ;;' for typed, after in following.items())
     words = _WORDS.format(cases=cases)
+    with_value = "|".join(flag for option in DAEMON_OPTIONS for flag in option.flags)
     lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(following.pop(''))}'"]
     for typed, after in following.items():
         lines.append(f"complete -c ductile -n '__ductile_typed {typed}' -a '{' '.join(after)}'")
     scripts = {
-        "bash": _BASH.format(words=words),
-        "zsh": _ZSH.format(words=words),
+        "bash": _BASH.format(words=words, with_value=with_value),
+        "zsh": _ZSH.format(words=words, with_value=with_value),
         "fish": _FISH.format(lines="\n".join(lines)),
     }
     if shell not in scripts:
