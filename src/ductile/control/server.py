@@ -40,6 +40,10 @@ def peer_uid(connection: socket.socket) -> int:
     return os.getuid() if credentials is None else credentials[1]
 
 
+class _DisconnectedError(Exception):
+    """The client has disconnected while its operation was waiting."""
+
+
 class ControlServer:
     """Listens on the socket. One task for each connection reads a request and writes its response."""
 
@@ -90,7 +94,7 @@ class ControlServer:
         try:
             writer.write(await self._respond(reader, writer) + b"\n")
             await writer.drain()
-        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+        except (OSError, asyncio.IncompleteReadError, TimeoutError, _DisconnectedError):
             pass  # The client has disconnected.
         finally:
             self._connections.discard(task)
@@ -103,12 +107,13 @@ class ControlServer:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 line = await reader.readuntil(b"\n")
-            response = await self._call(line, reader, writer.get_extra_info("socket"))
-            return msgspec.json.encode({"answer": response})
-        except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            raise
         except asyncio.LimitOverrunError:
             return _encode_error(UsageError("the request is too large"))
+        try:
+            response = await self._call(line, reader, writer.get_extra_info("socket"))
+            return msgspec.json.encode({"answer": response})
+        except _DisconnectedError:
+            raise
         except DuctileError as error:
             return _encode_error(error)
         except Exception as error:  # noqa: BLE001 - a bug must not end the daemon; its text may hold secrets
@@ -139,7 +144,7 @@ class ControlServer:
         try:
             await asyncio.wait({call, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
-                raise ConnectionResetError
+                raise _DisconnectedError
             return await call
         finally:
             disconnect.cancel()

@@ -117,6 +117,19 @@ async def test_an_unexpected_error_names_its_type_only(tmp_path: Path) -> None:
         await call_through_socket(tmp_path / "s", failing_operation(ValueError("canary")), {})
 
 
+@pytest.mark.parametrize("error", [OSError("canary"), TimeoutError("canary"), ConnectionResetError("canary")])
+async def test_an_error_of_the_system_in_an_operation_is_no_disconnect(
+    error: OSError, tmp_path: Path
+) -> None:
+    """The client is connected, and gets a response; the daemon has not stopped."""
+    emitted: list[SignalEvent] = []
+    signals = SignalBus()
+    signals.subscribe(emitted.append)
+    with pytest.raises(DuctileError, match=rf"unexpected error in the daemon \({type(error).__name__}\)"):
+        await call_through_socket(tmp_path / "s", failing_operation(error), {}, signals)
+    assert [event.signal for event in emitted] == [Signal.CONTROL_FAULT]
+
+
 async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
     server = ControlServer(tmp_path / "s", {}, SignalBus())
     await server.start()
