@@ -91,3 +91,18 @@ async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
     assert (troubled.waiting, troubled.dropped, troubled.last_error) == (0, 1, "refused")
     clock.advance(days=2)
     assert (await store.recent_failures(since=clock() - DAY)).receivers == ()
+
+
+async def test_the_error_of_a_receiver_is_that_of_its_latest_delivery(store: Store, clock: Clock) -> None:
+    for error in ("refused", "503", "no answer"):
+        await accept(store, a_new_job(callback=CALLBACK))
+        claimed = await store.claim_deliveries(
+            DeliveryCapacity(total=1, per_receiver=1), retry_at=clock() + DAY
+        )
+        (delivery,) = claimed.deliveries
+        await store.report_delivery(DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(error=error)))
+        clock.advance(seconds=1)
+    (failing,) = (await store.recent_failures(since=clock() - DAY)).receivers
+    (lost,) = await store.lost_deliveries(since=clock() - DAY, limit=10)
+    assert (failing.dropped, failing.last_error) == (3, "no answer")
+    assert (lost.dropped, lost.last_error) == (3, "no answer")

@@ -131,8 +131,10 @@ SELECT count(*) FROM (
 
 -- name: lost_deliveries
 -- State webhooks that were given up since an instant, by receiver, with the latest of each.
-SELECT receiver, count(*) FILTER (WHERE status = 'dropped'), count(*) FILTER (WHERE status = 'gone'), max(id),
-  max(last_error)
-FROM state_deliveries
-WHERE completed_at IS NOT NULL AND completed_at >= :since AND status <> 'delivered'
-GROUP BY receiver ORDER BY count(*) DESC, receiver LIMIT :limit
+SELECT receiver, dropped, gone, latest, (SELECT last_error FROM state_deliveries WHERE id = latest) FROM (
+  SELECT receiver, count(*) FILTER (WHERE status = 'dropped') AS dropped,
+    count(*) FILTER (WHERE status = 'gone') AS gone, max(id) AS latest, count(*) AS lost
+  FROM state_deliveries
+  WHERE completed_at IS NOT NULL AND completed_at >= :since AND status <> 'delivered'
+  GROUP BY receiver
+) AS receivers ORDER BY lost DESC, receiver LIMIT :limit

@@ -16,8 +16,12 @@ WHERE status = 'dead' AND completed_at >= :since AND reason = 'plugin_removed'
 GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
 -- name: failing_receivers
--- Receivers of state webhooks that refused deliveries.
-SELECT receiver, count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'dropped'), max(last_error) FROM state_deliveries
-WHERE (status = 'pending' AND (last_status IS NOT NULL OR last_error IS NOT NULL))
-  OR (status = 'dropped' AND completed_at >= :since)
-GROUP BY receiver ORDER BY receiver LIMIT :limit
+-- Receivers of state webhooks that refused deliveries, with the error of the latest of them.
+SELECT receiver, pending, dropped, (SELECT last_error FROM state_deliveries WHERE id = latest) FROM (
+  SELECT receiver, count(*) FILTER (WHERE status = 'pending') AS pending,
+    count(*) FILTER (WHERE status = 'dropped') AS dropped, max(id) AS latest
+  FROM state_deliveries
+  WHERE (status = 'pending' AND (last_status IS NOT NULL OR last_error IS NOT NULL))
+    OR (status = 'dropped' AND completed_at >= :since)
+  GROUP BY receiver
+) AS receivers ORDER BY receiver LIMIT :limit
