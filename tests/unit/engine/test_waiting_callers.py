@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from builders.engines import an_engine
 from ductile.core.jobs.model import JobReason, JobStatus
@@ -11,6 +14,8 @@ from ductile.core.json import JsonObject
 from ductile.operations.jobs.change import ChangeJob, cancel_job
 from ductile.operations.jobs.query import WaitForJob, wait_for_job
 from ductile.operations.table import OPERATIONS
+from ductile.operations.tools.progress import wait_for_progress
+from ductile.struct import replace
 from ductile.telemetry.signals import Signal
 
 
@@ -60,3 +65,35 @@ async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> No
         async with asyncio.timeout(60):
             assert (await waiting).status is JobStatus.DEAD
         assert harness.engine.status().waiting_callers == 0
+
+
+class EndingStore:
+    """A store in which a job ends between two reads of a caller that waits for its progress."""
+
+    def __init__(self, store: Any, end_job: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._end_job = end_job
+        self._reads = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._store, verb)
+
+    async def list_transitions(self, job_id: str) -> Any:
+        """Return the history, which is read after the row of the job."""
+        self._reads += 1
+        if self._reads == 2:
+            await self._end_job()
+        return await self._store.list_transitions(job_id)
+
+
+async def test_a_caller_that_waits_for_progress_is_told_of_an_end_during_its_read(tmp_path: Path) -> None:
+    """The row that was read still says that the job has not ended."""
+    async with an_engine(tmp_path, "  echo: {}\n") as harness:
+        harness.store.full.add("claim")
+        await harness.start_and_wait()
+        job_id = await harness.submit()
+        store = EndingStore(harness.store, lambda: cancel_job(harness.context, ChangeJob(job_id=job_id)))
+        context = replace(harness.context, store=store)
+        async with asyncio.timeout(60):
+            job, progress = await wait_for_progress(context, job_id, timedelta(minutes=1), after=9)
+        assert (job.status, progress) == (JobStatus.DEAD, None)

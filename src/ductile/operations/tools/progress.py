@@ -48,8 +48,10 @@ async def wait_for_progress(
     with waiters.waiting_for(job.job_id) as ended, waiters.ledger_changes() as changed:
         while True:
             changed.clear()
+            # Checked before the job is read: a job that ends during the read is read again.
+            must_respond = ended.done() or loop.time() >= deadline
             job = await _read(context, job.job_id, timedelta())
-            if job.status in TERMINAL or ended.done() or loop.time() >= deadline:
+            if job.status in TERMINAL or must_respond:
                 return job, None
             progress = await step_progress(context, job)
             if progress.done > after or loop.time() >= call_deadline:
