@@ -119,9 +119,7 @@ def test_the_output_of_a_success_is_shown_once(tmp_path: Path) -> None:
 
 
 def test_a_timeout_keeps_what_was_printed(tmp_path: Path) -> None:
-    workspace = a_workspace_with(
-        tmp_path, "slow", f"run: echo begun; sleep 60\ntimeout: 500ms\n{ONCE.strip()}"
-    )
+    workspace = a_workspace_with(tmp_path, "slow", f"run: echo begun; sleep 60\ntimeout: 2s\n{ONCE.strip()}")
     workspace.ductile("run", "slow")
     job = workspace.json("job", "show", "last")
     assert (job["reason"], job["executions"][0]["status"]) == ("attempts_exhausted", "timed_out")

@@ -78,8 +78,8 @@ def test_a_failure_is_not_tried_again_unless_it_is_said() -> None:
 
 def test_a_program_has_only_so_much_time() -> None:
     """The response names the limit, before the deadline of the job ends the plugin."""
-    response = run({"script": "echo begun; echo oops >&2; sleep 300 & wait"}, timeout=0.5)
-    assert response.failed_for_good("ended after 0.5 s, by its timeout of 0.5 s")
+    response = run({"script": "echo begun; echo oops >&2; sleep 300 & wait"}, timeout=2)
+    assert response.failed_for_good("ended after 2 s, by its timeout of 2 s")
     assert response.stderr == "stdout:\nbegun\nstderr:\noops\n"
 
 

@@ -186,7 +186,7 @@ async def test_a_server_that_hangs_counts_as_away(
     tmp_path: Path, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network acknowledges every packet, and no response comes: callers are refused."""
-    monkeypatch.setattr(write_connection, "WRITE_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(write_connection, "WRITE_ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(connection, "CONNECT_OPTIONS", {**connection.CONNECT_OPTIONS, "connect_timeout": 2})
     async with opened(tmp_path) as store:
         await accept(store, a_new_job())

@@ -114,7 +114,7 @@ def test_fields_that_are_not_known_yet_are_to_be_ignored(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("reaction", "seconds"), [("exit 1 ;;", 20), (RESPONSE, 20), ("exec sleep 100 ;;", 2)]
+    ("reaction", "seconds"), [("exit 1 ;;", 20), (RESPONSE, 20), ("exec sleep 100 ;;", 5)]
 )
 def test_an_unknown_command_that_is_no_error_is_pointed_out(
     tmp_path: Path, reaction: str, seconds: int

@@ -152,7 +152,7 @@ async def test_slow_bodies_time_out() -> None:
 async def test_bodies_are_limited() -> None:
     """The limit holds whether the length is declared or the body is chunked."""
     close = b"Connection: close\r\n"
-    async with a_listener() as port:
+    async with a_listener(count_patiently) as port:
         response = await exchange(port, POST + close + b"Content-Length: 100\r\n\r\n" + b"x" * 100)
         assert response.endswith(b'{"bytes":100}')
         response = await exchange(port, POST + close + b"Content-Length: 101\r\n\r\n" + b"x" * 101)
