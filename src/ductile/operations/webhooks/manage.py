@@ -29,7 +29,7 @@ from ductile.struct import Value, about
 
 
 class ListedEndpoint(Value):
-    """An endpoint. It starts a `plugin`, a `pipeline` or an `event`; the other two are None."""
+    """An endpoint. It starts a `plugin`, a `pipeline` or an `event`; the other two are null."""
 
     name: str
     path: str
