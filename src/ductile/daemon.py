@@ -97,7 +97,7 @@ async def serve(
     # The configuration is asked from the engine: after a refused reload the active one is still the old one.
     signals.subscribe(lambda _: _apply_log_settings(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
-        lock.hold_database()
+        lock.hold_database()  # again: `open_store` may have created the database
         await _serve_with(engine, deps, listeners, location.directory, config_file)
     finally:
         await runner.close()

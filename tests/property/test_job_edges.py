@@ -18,7 +18,7 @@ from ductile.core.jobs.model import (
     Orphaned,
     Outcome,
     Requeued,
-    StepNotCreated,
+    StepNotStarted,
     Transition,
 )
 from ductile.core.jobs.settlement import SettleView, decide_settlement
@@ -32,7 +32,7 @@ OUTCOMES: dict[str, Outcome] = {
     "interrupted": Requeued(),
     "orphaned": Orphaned(),
     "purged": EndedEarly(reason=JobReason.PURGED, error="x"),
-    "not_made": StepNotCreated(reason=JobReason.BAD_TEMPLATE, error="x"),
+    "not_made": StepNotStarted(reason=JobReason.BAD_TEMPLATE, error="x"),
 }
 
 

@@ -66,9 +66,9 @@ def plugins_run_here(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 class Pause(Enum):
-    """The reasons to claim again only after a while."""
+    """The reasons to wait for a while before the next claim."""
 
-    #: A claim is to be repeated because the store was full or locked.
+    #: A claim is repeated after a while because the store was full or locked. Other claims go on.
     STORE = auto()
     #: Nothing is claimed because resources were exhausted.
     RESOURCES = auto()

@@ -66,7 +66,7 @@ def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> P
     """Return the launch of the job's process, or the outcome of a job that cannot run."""
     job = claim.job
     if job.cancel_requested_at is not None:
-        # Its run was cancelled while the job was still queued.
+        # The pipeline run of this step was cancelled while the step was queued.
         return EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
     if job.plugin == EXEC_PLUGIN:
         return _prepare_exec(claim, snapshot, host)

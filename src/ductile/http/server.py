@@ -68,7 +68,7 @@ class ListenerLimits(Value):
     keep_alive_seconds: float = 30.0
     #: A connection whose peer accepts none of our data for this long is closed (by the kernel, on Linux).
     unread_seconds: float = 20.0
-    #: Health checks at these paths are answered even when the listener is full.
+    #: Health probes: requests to these paths are answered even when the listener is full.
     probe_paths: frozenset[str] = frozenset(("/healthz", "/readyz"))
 
 
@@ -254,7 +254,7 @@ class BoundedProtocol(HttpToolsProtocol):
     async def _service_unavailable(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        """Respond for a connection over the limit: to health checks, and with 503 on all other paths."""
+        """Respond for a connection over the limit: to health probes, and with 503 on all other paths."""
         if scope["type"] == "http" and scope["path"] in self._limits.probe_paths:
             await self.config.loaded_app(scope, receive, send)
             return

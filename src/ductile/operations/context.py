@@ -35,7 +35,7 @@ class Source(Value):
     detail: str | None = None
     #: The namespace of the dedupe keys of this source, if that is not `detail`.
     key_owner: str | None = None
-    #: Whether the caller waits for the response of a synchronous pipeline.
+    #: Whether this surface can wait for the response of a synchronous pipeline.
     waits: bool = False
     #: The scopes of the caller's token; None for a local caller, who may do everything.
     scopes: tuple[str, ...] | None = None
@@ -127,9 +127,9 @@ class OperationContext(Value):
         return self.store.store if isinstance(self.store, OwnJobs) else self.store
 
     def for_started_jobs(self) -> OperationContext:
-        """Return the context for reading jobs that the caller has started.
+        """Return the context for reading a job that the caller has started.
 
-        Only the caller's own jobs exist in it if its token may read no others.
+        It has all jobs, or the caller's own only if its token may read no others.
         """
         scopes = self.source.scopes
         return self.with_all_jobs() if scopes is None or not sees_only_own(scopes) else self.with_own_jobs()

@@ -410,7 +410,8 @@ async def submit_job(
     plugin = runnable_plugin(snapshot, request.plugin)
     default = default_command(plugin, has_payload=request.payload is not None)
     command = known_command(plugin, request.command or default)
-    # If the path has no command, the surface has checked the right for the default without a payload.
+    # A path without a command was authorised before its body was read, as for the default command without a
+    # payload. With a payload the default is another one.
     context.require_scope(*scopes_for_command(snapshot, plugin.name, command))
     options = await read_submission_options(context, request)
     if event is None:

@@ -52,7 +52,11 @@ MAX_TRIES = 5
 
 
 class Priority(IntEnum):
-    """The order of waiting writes, lowest first: settling frees a worker, so it goes before submissions."""
+    """The order in which waiting writes are taken for a batch, lowest first.
+
+    Settling frees a worker, so it goes before submissions. Claims run after the submissions of their batch,
+    whose jobs they may take.
+    """
 
     SETTLE = 0
     CLAIM = 1
@@ -68,7 +72,7 @@ class SettledJob(Value):
 
 
 class ClaimCall(Value):
-    """The arguments of a claim. Claims that differ in `limit` only run as one."""
+    """The arguments of a claim. Claims that are equal except for `limit` run as one."""
 
     owner: str
     caps: Caps

@@ -31,7 +31,7 @@ from ductile.core.jobs.model import (
     Outcome,
     Requeued,
     StateSubscription,
-    StepNotCreated,
+    StepNotStarted,
     SubmittedBy,
 )
 from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
@@ -292,7 +292,7 @@ def test_nothing_else_ends_a_job_before_its_time(reason: JobReason) -> None:
 
 def test_a_step_that_could_not_be_made_fails_without_running() -> None:
     """A bad template leads from queued to failed."""
-    outcome = StepNotCreated(reason=JobReason.BAD_TEMPLATE, error="payload.x is missing")
+    outcome = StepNotStarted(reason=JobReason.BAD_TEMPLATE, error="payload.x is missing")
     settlement = settle(a_job(status=JobStatus.QUEUED), outcome)
     assert [(edge.from_status, edge.to_status) for edge in settlement.transitions] == [
         (JobStatus.QUEUED, JobStatus.FAILED)

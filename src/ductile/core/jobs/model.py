@@ -88,10 +88,11 @@ class Hold(StrEnum):
     NO_NODE = "no_node"  # no live node may run it
 
 
-#: The statuses that end a job. Only a retry by an operator leads out of them.
+#: The statuses that end a job when its row has them; then only a retry by an operator leads out of them. An
+#: automatic retry passes through `failed` or `timed_out` inside one transaction.
 TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.DEAD})
 
-#: The statuses that rows have. `timed_out` is passed through inside one transaction and is never stored.
+#: The statuses that rows have. `timed_out` is passed through only, and never stored.
 STORED_STATUSES = frozenset(JobStatus) - {JobStatus.TIMED_OUT}
 
 _Q, _R, _S = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
@@ -138,7 +139,7 @@ class StateSubscription(Value):
     url: str
     #: The `model` of the payload, or of the plugin's configuration. The webhook's body contains it.
     model: str | None = None
-    #: The states to send; None for all of them.
+    #: The states to send, as `WebhookState` names them; None for all of them.
     events: tuple[str, ...] | None = None
 
     def with_model_of(self, payload: JsonObject | None, config: JsonObject) -> StateSubscription:
@@ -170,9 +171,9 @@ class NewJob(Value):
     hops: int = 0
     trace_id: str | None = None
     origin: Origin | None = None
-    #: The state webhook that the submission names. Of a duplicate, it is subscribed to the existing job.
+    #: The state webhook that the submission names. That of a duplicate is added to the existing job.
     callback: StateSubscription | None = None
-    #: The state webhook of its plugin or pipeline in the configuration. Of a duplicate, it is ignored.
+    #: The state webhook of its plugin or pipeline in the configuration. That of a duplicate is ignored.
     configured_callback: StateSubscription | None = None
     #: The job starts only after this one has ended.
     after_job_id: str | None = None
@@ -217,7 +218,7 @@ class Job(Value):
     cancel_requested_at: datetime | None
     owner: str | None
     lease_until: datetime | None
-    #: The sequence number of the latest claim among all claims.
+    #: The number of its latest claim in the ledger, by which claims are ordered.
     claim_seq: int
     suspect: bool
     callback: StateSubscription | None
@@ -249,7 +250,8 @@ class LedgerKind(DescribedEnum):
         "A child job existed already: a defect, since an execution settles once.",
     )
     EVENT_DROPPED = "event.dropped", "An event was not passed on because it had crossed too many hops."
-    #: With an `error` in its data, the step could not be entered: its `if` failed, or the run is too large.
+    #: With an `error` in its data, the step could not be entered: its `if` or its baggage failed, or the run
+    #: is too large.
     CONDITION_FALSE = (
         "core.switch",
         "A step was bypassed, or a pipeline not started, because its `if` was false.",
@@ -353,10 +355,13 @@ class TimedOut(Value):
 
 
 class Requeued(Value):
-    """The daemon stopped during the execution, or could not start a process. Costs no attempt."""
+    """The execution was stopped (by a shutdown, a cancel or a lost lease), or could not start a process.
+
+    Costs no attempt. The settlement of a cancelled job replaces it with `EndedEarly`.
+    """
 
     reason: JobReason = JobReason.INTERRUPTED
-    #: Why no process could be started; None if the daemon stopped.
+    #: Why no process could be started; None if the execution was stopped.
     error: str | None = None
     evidence: Evidence = NO_EVIDENCE
 
@@ -391,8 +396,10 @@ class NoNodeFound(Value):
     evidence: Evidence = field(default=NO_EVIDENCE)
 
 
-class StepNotCreated(Value):
-    """A step whose template, baggage or condition could not be evaluated. It never ran."""
+class StepNotStarted(Value):
+    """A step whose template, baggage or condition could not be evaluated. Its job is stored as failed, and
+    never runs.
+    """
 
     reason: JobReason
     error: str
@@ -419,5 +426,5 @@ class RunEnded(Value):
 EARLY_END_REASONS = frozenset({JobReason.CANCELLED, JobReason.PLUGIN_REMOVED, JobReason.PURGED})
 
 Outcome: TypeAlias = (
-    Completed | Failed | TimedOut | Requeued | Orphaned | EndedEarly | NoNodeFound | StepNotCreated | RunEnded
+    Completed | Failed | TimedOut | Requeued | Orphaned | EndedEarly | NoNodeFound | StepNotStarted | RunEnded
 )

@@ -39,7 +39,7 @@ from ductile.core.jobs.model import (
     PluginResponse,
     Requeued,
     RunEnded,
-    StepNotCreated,
+    StepNotStarted,
     SubmittedBy,
     TimedOut,
     Transition,
@@ -229,8 +229,8 @@ def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetim
             return _single_transition(
                 job, JobStatus.DEAD, outcome.reason, outcome.error, log if has_run else None
             )
-        case StepNotCreated() | NoNodeFound():
-            status = JobStatus.FAILED if isinstance(outcome, StepNotCreated) else JobStatus.DEAD
+        case StepNotStarted() | NoNodeFound():
+            status = JobStatus.FAILED if isinstance(outcome, StepNotStarted) else JobStatus.DEAD
             return _single_transition(job, status, outcome.reason, outcome.error, None)
         case RunEnded():
             status = JobStatus.SUCCEEDED if outcome.succeeded else JobStatus.FAILED

@@ -36,7 +36,7 @@ from ductile.core.jobs.model import (
     LedgerKind,
     NewJob,
     Origin,
-    StepNotCreated,
+    StepNotStarted,
     SubmittedBy,
 )
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
@@ -138,7 +138,7 @@ class RunAdvancer:
         )
 
     def fork_token(self, scope_id: str, count: int) -> None:
-        """Count `count` live tokens in the scope where there was one."""
+        """Replace one live token of the scope by `count`."""
         self._scopes[scope_id].live += count - 1
 
     def move_to(self, token: Token, path: str | None, *, after: Node | None = None) -> None:
@@ -224,12 +224,13 @@ class RunAdvancer:
             return
         split = self._split_of(self._scopes[token.position.scope_id].scope)
         is_whole_branch = split is not None and split.branches[token.position.branch].first == node.path
+        # A branch whose only step was bypassed is skipped as a whole.
         self.end(token, node.path, TokenStatus.SKIPPED if is_whole_branch else TokenStatus.SUCCEEDED)
 
     def _start_job(self, node: UseNode, token: Token, context: EvalContext) -> None:
         try:
             payload = None if node.payload is None else fill(node.payload.template, context)
-            claimed = self._add_baggage(node, token, context)
+            token_in_step = self._add_baggage(node, token, context)
         except TemplateError as error:
             self._fail_step(node, token, JobReason.BAD_TEMPLATE, str(error))
             return
@@ -240,7 +241,7 @@ class RunAdvancer:
         job = replace(
             self._new_job(node, token),
             payload=payload if isinstance(payload, dict) else None,
-            event_context_id=claimed.context_id,
+            event_context_id=token_in_step.context_id,
         )
         self._steps.append(NewStep(job=job, position=token.position))
 
@@ -294,7 +295,7 @@ class RunAdvancer:
             return
         self._store_event(token)
         job = replace(self._new_job(node, token), after_job_id=None)
-        fault = StepNotCreated(reason=reason, error=error)
+        fault = StepNotStarted(reason=reason, error=error)
         self._steps.append(NewStep(job=job, position=token.position, fault=fault))
         self.end(replace(token, last_job_id=job.id), node.path, TokenStatus.FAILED, error)
 

@@ -24,7 +24,7 @@ from ductile.core.jobs.model import (
     NewJob,
     Outcome,
     RunEnded,
-    StepNotCreated,
+    StepNotStarted,
 )
 from ductile.core.jobs.settlement import Settlement, SettleView, decide_settlement
 from ductile.core.json import JsonObject, JsonValue
@@ -294,7 +294,7 @@ class _Simulation:
         steps = [
             SimulatedStep(
                 execution=self._execution(self._jobs[job_id]),
-                outcomes=tuple(outcome for outcome in outcomes if not isinstance(outcome, StepNotCreated)),
+                outcomes=tuple(outcome for outcome in outcomes if not isinstance(outcome, StepNotStarted)),
                 events=self._emitted.get(job_id, ()),
             )
             for job_id, outcomes in self._outcomes.items()

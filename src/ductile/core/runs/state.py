@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from ductile.core.events.model import NewContext, NewEvent
-from ductile.core.jobs.model import LedgerEntry, NewJob, StepNotCreated
+from ductile.core.jobs.model import LedgerEntry, NewJob, StepNotStarted
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import Graph
 from ductile.struct import Value
@@ -138,7 +138,7 @@ class NewStep(Value):
 
     job: NewJob
     position: TokenPosition
-    fault: StepNotCreated | None = None
+    fault: StepNotStarted | None = None
 
 
 class RunProgress(Value):

@@ -202,7 +202,10 @@ def _plan_in_bulk(
 def _collect_due(
     rule: ScheduleRule, occurrence: PlannedOccurrence, now: datetime
 ) -> tuple[list[PlannedOccurrence], datetime | None]:
-    """Return the due occurrences, and the nominal instant of the first that is not due."""
+    """Return the due occurrences, and the nominal instant of the first that is not due.
+
+    The instant is None if no occurrence follows, or if more than `MAX_PLANNED_AT_ONCE` are due.
+    """
     due = [occurrence]
     for nominal in islice(nominal_instants_from(rule, occurrence.nominal_at), 1, None):
         start = move_into_window(rule, nominal)

@@ -41,7 +41,8 @@ from ductile.telemetry.signals import Signal, SignalBus
 #: The most concurrent deliveries: in total, and to one receiver that answers promptly. Each costs a socket.
 MAX_IN_FLIGHT = 256
 MAX_PER_RECEIVER = 4
-#: Limits for receivers that are unknown or slow: a quarter of all is left for those that answer promptly.
+#: Limits for receivers that are unknown or slow. Together they have three quarters: the last quarter is for
+#: those that answer promptly.
 CONCURRENCY_LIMITS = {
     ReceiverHealth.UNKNOWN: ConcurrencyLimit(per_receiver=1, total=MAX_IN_FLIGHT // 2),
     ReceiverHealth.SLOW: ConcurrencyLimit(per_receiver=1, total=MAX_IN_FLIGHT // 4),

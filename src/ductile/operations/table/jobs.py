@@ -1,4 +1,4 @@
-"""Rows: jobs, their log and figures about them."""
+"""Rows: jobs, their log, and figures about jobs and the daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ductile.operations.operation import (
     get,
     post,
 )
-from ductile.operations.table.row import LONG_POLL, ONE_JOB, exclusive, read
+from ductile.operations.table.row import LONG_POLL, ONE_JOB_STATUSES, exclusive, read
 
 JOBS = (
     read("job.list", "jobs.query:list_jobs", "Jobs, newest first", OWN_JOBS_RO, get("/jobs", tag="jobs")),
@@ -26,7 +26,7 @@ JOBS = (
             "/job/{job_id}",
             aliases=("/jobs/{job_id}",),
             tag="jobs",
-            statuses=ONE_JOB,
+            statuses=ONE_JOB_STATUSES,
             sends_status_header=True,
         ),
     ),
@@ -35,42 +35,52 @@ JOBS = (
         "jobs.query:job_tree",
         "A job and all jobs that follow from it",
         OWN_JOBS_RO,
-        get("/job/{job_id}/tree", tag="jobs", statuses=ONE_JOB),
+        get("/job/{job_id}/tree", tag="jobs", statuses=ONE_JOB_STATUSES),
     ),
     read(
         "job.export",
         "jobs.export:export_job",
         "A job, what led to it and what it led to, with all that is stored about them",
         OWN_JOBS_RO,
-        get("/job/{job_id}/export", message="The exported jobs.", tag="jobs", statuses=(*ONE_JOB, 413)),
+        get(
+            "/job/{job_id}/export",
+            message="The exported jobs.",
+            tag="jobs",
+            statuses=(*ONE_JOB_STATUSES, 413),
+        ),
     ),
     read(
         "job.explain",
         "diagnose.explain_job:explain_job",
         "Why a job failed or does not run, and what to do",
         OWN_JOBS_RO,
-        get("/job/{job_id}/explain", message="The explanation of the job.", tag="jobs", statuses=ONE_JOB),
+        get(
+            "/job/{job_id}/explain",
+            message="The explanation of the job.",
+            tag="jobs",
+            statuses=ONE_JOB_STATUSES,
+        ),
     ),
     read(
         "pipeline.explain",
         "diagnose.explain_run:explain_run",
         "What became of every step of a run",
         OWN_JOBS_RO,
-        get("/run/{job_id}/explain", tag="jobs", statuses=ONE_JOB),
+        get("/run/{job_id}/explain", tag="jobs", statuses=ONE_JOB_STATUSES),
     ),
     read(
         "job.logs",
         "jobs.query:job_logs",
         "What each execution of a job printed",
         OWN_JOBS_RO,
-        get("/job/{job_id}/log", message="The executions of the job.", tag="jobs", statuses=ONE_JOB),
+        get("/job/{job_id}/log", message="The executions of the job.", tag="jobs", statuses=ONE_JOB_STATUSES),
     ),
     exclusive(
         "job.follow",
         "jobs.live:follow_job",
         "Wait for output of a running job, or for its end",
         OWN_JOBS_RO,
-        get("/job/{job_id}/follow", statuses=ONE_JOB, **LONG_POLL),
+        get("/job/{job_id}/follow", statuses=ONE_JOB_STATUSES, **LONG_POLL),
         waits=True,
     ),
     read(
@@ -78,7 +88,7 @@ JOBS = (
         "jobs.query:wait_for_job",
         "Wait until a job has ended",
         OWN_JOBS_RO,
-        get("/job/{job_id}/wait", message="The job, as it is now.", statuses=ONE_JOB, **LONG_POLL),
+        get("/job/{job_id}/wait", message="The job, as it is now.", statuses=ONE_JOB_STATUSES, **LONG_POLL),
         waits=True,
     ),
     exclusive(
@@ -86,7 +96,12 @@ JOBS = (
         "jobs.change:cancel_job",
         "End a job: a running one is killed",
         OWN_JOBS_RW,
-        post("/job/{job_id}/cancel", message="The job was cancelled.", tag="jobs", statuses=(*ONE_JOB, 410)),
+        post(
+            "/job/{job_id}/cancel",
+            message="The job was cancelled.",
+            tag="jobs",
+            statuses=(*ONE_JOB_STATUSES, 410),
+        ),
     ),
     exclusive(
         "job.retry",
@@ -97,7 +112,7 @@ JOBS = (
             "/job/{job_id}/retry",
             message="The job is on the queue again.",
             tag="jobs",
-            statuses=(*ONE_JOB, 410),
+            statuses=(*ONE_JOB_STATUSES, 410),
         ),
     ),
     # Without a route over HTTP, where it would let every caller execute anything: see its module.
@@ -138,7 +153,7 @@ JOBS = (
             "/run/{job_id}/retry",
             message="The new run is on the queue.",
             tag="jobs",
-            statuses=(202, *ONE_JOB, 422),
+            statuses=(202, *ONE_JOB_STATUSES, 422),
         ),
     ),
     read(

@@ -18,8 +18,9 @@ from ductile.operations.operation import (
     get,
     post,
 )
-from ductile.operations.table.row import LONG_POLL, ONE_JOB, exclusive, read
+from ductile.operations.table.row import LONG_POLL, ONE_JOB_STATUSES, exclusive, read
 
+#: Of routes that may wait for a pipeline. The message of a row is that of a response without its end.
 _SYNCHRONOUS: dict[str, Any] = {
     "tag": "run",
     "statuses": (200, 202, 404, 409, 422, 502, 503),
@@ -65,7 +66,7 @@ RUNS = (
     exclusive(
         "pipeline.trigger",
         "runs.start:trigger_pipeline",
-        "Run the pipeline on `plugin.command`, or the plugin if there is none",
+        "Run the pipeline that starts on the event `plugin.command`, or else this command",
         RUN_TRIGGER,
         post("/trigger/{plugin}/{command}", message="The job is on the queue.", **_SYNCHRONOUS),
     ),
@@ -115,7 +116,7 @@ RUNS = (
         "runs.pipelines:follow_run",
         "Wait for steps of a run to end",
         OWN_JOBS_RO,
-        get("/run/{job_id}/follow", statuses=ONE_JOB, **LONG_POLL),
+        get("/run/{job_id}/follow", statuses=ONE_JOB_STATUSES, **LONG_POLL),
         waits=True,
     ),
     exclusive(

@@ -271,7 +271,7 @@ class SupervisedProcess:
         self._duration = 0.0
         self._cause: _TerminationCause | None = None
         self._leader_exited = False
-        #: Whether other processes outlived the leader and were killed.
+        #: Whether other processes outlived the leader, or held its pipes: the second grace period has begun.
         self._leftovers = False
         #: Set when the leader has exited.
         self._members: GroupMembers | None = None

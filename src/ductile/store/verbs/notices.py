@@ -26,7 +26,7 @@ from ductile.store.rows import row_reader
 from ductile.store.session import Session
 from ductile.store.verbs.failures import read_window
 from ductile.store.verbs.jobs.insert import insert_event, submit_job
-from ductile.store.verbs.jobs.settle import start_run, with_first_steps
+from ductile.store.verbs.jobs.settle import insert_run_with_steps, with_first_steps
 from ductile.store.verbs.ledger import write_ledger
 from ductile.struct import replace
 
@@ -106,7 +106,7 @@ def _submit_notice(
         write_ledger(session, (started,))
         return None
     run = replace(started, event_is_new=True)
-    return with_first_steps(*start_run(session, run, policy, policy.dedupe_ttl))
+    return with_first_steps(*insert_run_with_steps(session, run, policy, policy.dedupe_ttl))
 
 
 def notice_health(session: Session) -> NoticeHealth:

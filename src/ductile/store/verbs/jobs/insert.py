@@ -47,7 +47,7 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
     """Insert one job, unless it is a duplicate or a child that exists already.
 
     `window` is how long a success makes later submissions with its key duplicates. A pipeline run is inserted
-    as a job; `ductile.store.verbs.jobs.settle.start_run` begins it.
+    as a job; `ductile.store.verbs.jobs.settle.insert_run_with_steps` begins it.
     """
     if job.dedupe_key is not None and (existing_id := _matching_job(session, job, window)) is not None:
         target = {"plugin": job.plugin, "command": job.command}

@@ -16,7 +16,13 @@ from ductile.store.notifier import JobsEnqueued
 from ductile.store.rows import find_job, json_object_or_none, read_event, read_job
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.jobs.insert import insert_context, insert_event, submit_job
-from ductile.store.verbs.jobs.settle import CLAIMED, LOADING, mark_run_started, start_run, with_first_steps
+from ductile.store.verbs.jobs.settle import (
+    CLAIMED,
+    LOADING,
+    insert_run_with_steps,
+    mark_run_started,
+    with_first_steps,
+)
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.runs import baggage_of, graph_of
@@ -39,7 +45,8 @@ def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ..
             insert_context(session, context)
     if submission.runs:
         results += tuple(
-            with_first_steps(*start_run(session, run, submission.policy, window)) for run in submission.runs
+            with_first_steps(*insert_run_with_steps(session, run, submission.policy, window))
+            for run in submission.runs
         )
     if submission.charge is not None:
         charge_started(session, submission.charge, results)
@@ -99,7 +106,8 @@ def _choose_jobs(
 ) -> list[int]:
     """Return the jobs to claim.
 
-    `heads` has the oldest ready jobs of each plugin, at least one; this function removes them from it.
+    `heads` has the oldest ready jobs of each plugin: one on SQLite, several on PostgreSQL. This function
+    removes them from it.
     """
     chosen: list[int] = []
     oldest = {plugin: seqs.pop(0) for plugin, seqs in heads.items()}

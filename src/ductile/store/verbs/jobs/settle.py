@@ -1,4 +1,6 @@
-"""Ending jobs: read the view, let the core decide, write the settlement, all in one transaction.
+"""Settling jobs: read the view, let the core decide, write the settlement, all in one transaction.
+
+A settlement ends the execution. The job ends with it, or is queued again.
 
 Nothing else writes a job's status, except a claim and an operator's retry.
 """
@@ -104,8 +106,9 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
     if job.status is JobStatus.RUNNING and job.execution == execution:
         return _settle_job(session, job, outcome, policy)
     log_status = session.fetch_value("log_status", job_id=job.id, execution=execution)
-    was_abandoned = log_status in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
-    if not was_abandoned or isinstance(outcome, Orphaned | Requeued):
+    # Another node, or the recovery, has ended this execution meanwhile.
+    was_given_up = log_status in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
+    if not was_given_up or isinstance(outcome, Orphaned | Requeued):
         return NotSettled.ALREADY_SETTLED
     log = LogEntry(
         status=LogStatus.SUPERSEDED,
@@ -146,7 +149,7 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
     settlement = decide_settlement(
         view, outcome, replace(policy, budget=session.regex_budget), session.now, session.rng
     )
-    has_successors = _write_end(session, job, settlement)
+    has_successors = _write_settlement(session, job, settlement)
     if has_successors is None:
         return None
     write_plugin_effects(session, job, view, settlement)
@@ -156,7 +159,7 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
     consequences = Consequences()
     consequences.started += [submit_job(session, child, policy.dedupe_ttl) for child in settlement.children]
     for run in settlement.runs:
-        result, first_steps = start_run(session, run, policy, policy.dedupe_ttl)
+        result, first_steps = insert_run_with_steps(session, run, policy, policy.dedupe_ttl)
         consequences.started.append(result)
         consequences.add(first_steps)
     write_ledger(session, settlement.ledger, token=job.token)
@@ -198,7 +201,7 @@ def with_first_steps(result: EnqueueResult, consequences: Consequences) -> Enque
     return replace(result, steps=steps, ended=tuple(consequences.ended))
 
 
-def start_run(
+def insert_run_with_steps(
     session: Session, run: NewRun, policy: Policy, window: timedelta
 ) -> tuple[EnqueueResult, Consequences]:
     """Insert a run and its first steps, unless it is a duplicate."""
@@ -216,7 +219,7 @@ def start_run(
 
 
 def write_steps(session: Session, run_id: str, progress: RunProgress, policy: Policy) -> Consequences:
-    """Write the progress of a run: new steps, steps that could not be created, and the run's end."""
+    """Write the progress of a run: new steps, steps that could not be started, and the run's end."""
     write_progress(session, run_id, progress)
     consequences = Consequences()
     for step in progress.steps:
@@ -232,7 +235,7 @@ def write_steps(session: Session, run_id: str, progress: RunProgress, policy: Po
             job = _read_job(session, step.job.id)
             view = SettleView(job=job, state={})
             settlement = decide_settlement(view, step.fault, policy, session.now, session.rng)
-            if _write_end(session, job, settlement) is None:
+            if _write_settlement(session, job, settlement) is None:
                 raise ContendedError(f"the job {job.id} has changed since it was read")
             consequences.ended.append(_status_change(job, settlement))
     write_ledger(session, progress.ledger)
@@ -349,10 +352,11 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
     )
 
 
-def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | None:
-    """Write the job's row, log, transitions and state webhook. Returns whether jobs wait for its end.
+def _write_settlement(session: Session, job: Job, settlement: Settlement) -> bool | None:
+    """Write the job's row, log, transitions and state webhook.
 
-    Returns None, and writes nothing, if the stored job differs from `job`.
+    Returns whether jobs wait to run after it (`after_job_id`); None, if the stored job differs from `job`:
+    then it has written nothing.
     """
     retry_at = settlement.next_retry_at
     artifacts = to_json(settlement.artifacts) if settlement.artifacts else None
