@@ -7,8 +7,8 @@ BIN     := $(VENV)/bin
 DEMO    ?= demo
 # A configuration in ./demo is found without being named.
 AT      := $(if $(filter demo,$(DEMO)),, --config $(DEMO))
-# Twice as many as there are processors: much of a test is waiting for a process to start or to end.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
+# One more than there are processors: much of a test is waiting for a process to start or to end.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo-health test nightly check bench docs lock clean
